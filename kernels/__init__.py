@@ -1,0 +1,1 @@
+"""Ordinary kernels, each beside its port: declaration, oracle, standalone form, task, ladder."""
