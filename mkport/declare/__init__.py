@@ -1,0 +1,24 @@
+"""What an op is: the record, the op declaration, the tensor table. Nothing here plans or runs."""
+
+from mkport.declare.access import Access, immutable, read, update, write
+from mkport.declare.op import Arg, Bound, Op, integer, real, tensor
+from mkport.declare.record import RECORD, RECORD_WORDS, Field
+from mkport.declare.table import TensorSpec
+
+__all__ = [
+    "RECORD",
+    "RECORD_WORDS",
+    "Access",
+    "Arg",
+    "Bound",
+    "Field",
+    "Op",
+    "TensorSpec",
+    "immutable",
+    "integer",
+    "read",
+    "real",
+    "tensor",
+    "update",
+    "write",
+]

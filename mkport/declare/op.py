@@ -1,0 +1,111 @@
+"""The op declaration: arguments, tiles, accesses, order, arena. Dependencies are derived from it.
+
+An op lives in one folder with files of fixed names (`op.py`, `oracle.py`, `standalone.py`,
+`task.py`, ...); a file that does not apply is absent. `op.py` holds the one `Op` called `OP`.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+
+from mkport.declare.access import Access
+from mkport.declare.record import MAX_ARGS
+from mkport.declare.table import TensorSpec
+
+ArgKind = Literal["tensor", "int", "float"]
+
+
+@dataclass(frozen=True)
+class Arg:
+    """One argument of an op: a tensor's place in the table, an integer, or a float's bits."""
+
+    name: str
+    kind: ArgKind
+    doc: str
+    dtype: str = ""  # tensors: "f32", "i32", "weight" or "kv" (the last two are the program's)
+    optional: bool = False  # tensors: may be absent, address 0 in the body
+
+
+def tensor(name: str, dtype: str, doc: str, optional: bool = False) -> Arg:
+    """A tensor argument; `dtype` "weight" and "kv" stand for the program's own storage types."""
+    return Arg(name, "tensor", doc, dtype, optional)
+
+
+def integer(name: str, doc: str) -> Arg:
+    """An int32 argument."""
+    return Arg(name, "int", doc)
+
+
+def real(name: str, doc: str) -> Arg:
+    """A float32 argument; the record carries its bits."""
+    return Arg(name, "float", doc)
+
+
+class Bound(SimpleNamespace):
+    """An op's arguments bound for one node: ints and floats by value, tensors as `TensorSpec`."""
+
+    def __getattr__(self, name: str) -> Any:  # only for names that are not set
+        raise AttributeError(f"the op has no argument {name!r}")
+
+
+Tiles = Callable[[Any], int]
+Touches = Callable[[Any, np.ndarray], Iterable[Access]]
+
+
+@dataclass(frozen=True)
+class Op:
+    """A kind of work.
+
+    `tiles(a)` is the number of tiles of a node with arguments `a`. `access(a, tile)` yields what
+    the tiles `tile` (int64 array) touch. `order` is the arithmetic order in words: k-slices,
+    accumulation chains, how partials join. `arena(a)` is the scratch a body may use, in bytes.
+    """
+
+    name: str
+    doc: str
+    args: tuple[Arg, ...]
+    tiles: Tiles
+    access: Touches
+    order: str
+    folder: Path
+    arena: Callable[[Any], int] = field(default=lambda a: 0)
+
+    def __post_init__(self) -> None:
+        if len(self.args) > MAX_ARGS:
+            raise ValueError(f"op {self.name}: {len(self.args)} arguments, the record holds {MAX_ARGS}")
+        names = [arg.name for arg in self.args]
+        if len(set(names)) != len(names):
+            raise ValueError(f"op {self.name}: an argument name occurs twice in {names}")
+
+    @property
+    def tensors(self) -> tuple[Arg, ...]:
+        """The tensor arguments, in order."""
+        return tuple(arg for arg in self.args if arg.kind == "tensor")
+
+    def bind(self, values: Mapping[str, Any], specs: Mapping[str, TensorSpec]) -> Bound:
+        """Arguments as `tiles`, `access` and `arena` see them. `values` holds tensor names."""
+        bound = Bound()
+        for arg in self.args:
+            value = values[arg.name]
+            if arg.kind == "tensor":
+                value = None if value is None else specs[value]
+            setattr(bound, arg.name, value)
+        return bound
+
+    def encode(self, values: Mapping[str, Any], tensor_ids: Mapping[str, int]) -> list[int]:
+        """The record's argument words: table places (-1 absent), ints, float bits."""
+        words: list[int] = []
+        for arg in self.args:
+            value = values[arg.name]
+            if arg.kind == "tensor":
+                words.append(-1 if value is None else tensor_ids[value])
+            elif arg.kind == "int":
+                words.append(int(value))
+            else:
+                words.append(struct.unpack("<i", struct.pack("<f", value))[0])
+        return words

@@ -1,0 +1,8 @@
+"""From ops to a schedule: the step graph, derived dependencies, records dealt to workers."""
+
+from mkport.plan.deal import deal
+from mkport.plan.depend import plan
+from mkport.plan.graph import Graph, Node
+from mkport.plan.schedule import Schedule, run_of, signal_of, waits_of
+
+__all__ = ["Graph", "Node", "Schedule", "deal", "plan", "run_of", "signal_of", "waits_of"]
