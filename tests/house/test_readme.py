@@ -1,4 +1,4 @@
-"""The README keeps its word: its paths exist, its commands exist, its status table says what is so."""
+"""The README keeps its word: its paths and commands exist, its status table tells what is so."""
 
 import re
 from pathlib import Path
