@@ -1,0 +1,29 @@
+"""The largest logit's index: greedy choice of the next token."""
+
+from pathlib import Path
+
+from mkport.declare import Op, integer, read, tensor, write
+
+
+def access(a, tile):
+    """A tile is one row."""
+    yield read("count", (0, 1))
+    yield read("x", (tile, tile + 1), (0, a.n))
+    yield write("y", (tile, tile + 1))
+
+
+OP = Op(
+    name="argmax",
+    doc="y[t] = the lowest index of the largest x[t, n]; -1 where a value is not finite",
+    args=(
+        tensor("count", "i32", "[1] rows of this step; later rows are left alone"),
+        tensor("x", "f32", "[rows, n] logits"),
+        tensor("y", "i32", "[rows] output"),
+        integer("n", "columns"),
+    ),
+    tiles=lambda a: a.y.shape[0],
+    access=access,
+    arena=lambda a: 64,
+    order="exact: the lower index wins a tie",
+    folder=Path(__file__).parent,
+)

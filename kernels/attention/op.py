@@ -1,0 +1,75 @@
+"""Paged attention of one split: keys of a fixed range of positions, for the heads of one kv head.
+
+A split is `SPLIT` keys at absolute positions [s SPLIT, (s + 1) SPLIT), whatever the sequence's
+length, so a row's arithmetic depends on its own position alone. `attention_combine` joins them.
+"""
+
+from pathlib import Path
+
+from mkport.declare import Op, immutable, integer, read, real, tensor, write
+
+SPLIT = 256  # keys in a split
+BLOCK = 16  # keys scored together: one vector of scores
+PAST, NOW = 0, 1  # the logical cache is [row, past or now, head column]
+
+
+def tiles(a):
+    """A tile for each (token, split, kv head), the kv head fastest."""
+    return a.q.shape[0] * a.splits * a.kv_heads
+
+
+def access(a, tile):
+    """A tile reads its heads' queries and, of its kv head, keys of earlier steps and of this one.
+
+    Any token of this step may be an earlier one of the same sequence, so a tile waits for the
+    keys and values of all of them; which pages hold them is data.
+    """
+    tokens = a.q.shape[0]
+    head = tile % a.kv_heads
+    split = tile // a.kv_heads % a.splits
+    token = tile // (a.kv_heads * a.splits)
+    group = a.heads // a.kv_heads
+    columns = (head * a.head_dim, (head + 1) * a.head_dim)
+    yield read("count", (0, 1))
+    yield read("rows", (0, tokens), (0, 2))
+    yield read("page_table", (0, a.page_table.shape[0]), (0, a.page_table.shape[1]))
+    yield read("q", (token, token + 1), (columns[0] * group, columns[1] * group))
+    for pages in ("k_pages", "v_pages"):
+        yield immutable(pages, (0, tokens), (PAST, PAST + 1), columns)
+        yield read(pages, (0, tokens), (NOW, NOW + 1), columns)
+    heads = (head * group, (head + 1) * group)
+    yield write("partial", (token, token + 1), (split, split + 1), heads)
+
+
+OP = Op(
+    name="attention",
+    doc="partial[t, s, h] = (sum_j e^(s_j - m) v_j, m, sum_j e^(s_j - m)) over split s's keys",
+    args=(
+        tensor("count", "i32", "[1] tokens of this step; later rows are left alone"),
+        tensor("rows", "i32", "[tokens, 2] (sequence, position) of each token"),
+        tensor("page_table", "i32", "[sequences, pages] physical page of each logical one"),
+        tensor("q", "f32", "[tokens, heads * head_dim] rotated queries"),
+        tensor("k_pages", "kv", "[pages, kv_heads, page, head_dim] rotated keys"),
+        tensor("v_pages", "kv", "[pages, kv_heads, page, head_dim] values"),
+        tensor("partial", "f32", "[tokens, splits, heads, head_dim + 16] sums, then m and l"),
+        integer("heads", "query heads"),
+        integer("kv_heads", "key-value heads; heads is a multiple of it"),
+        integer("head_dim", "columns of a head, a multiple of 16"),
+        integer("page", "keys in a page, a multiple of 16"),
+        integer("splits", "splits that the longest context needs"),
+        integer("window", "keys a query sees, its own included; 0: all up to its own"),
+        real("scale", "factor of the scores"),
+    ),
+    tiles=tiles,
+    access=access,
+    arena=lambda a: (
+        # 16 keys' partial lanes; a group's scores (16 keys), running m and l; its accumulators
+        4 * (16 * 16 + (a.heads // a.kv_heads) * (16 + 2 + a.head_dim) + 16)
+    ),
+    order=(
+        "score = scale * (q . k as in gemm); blocks of 16 keys at absolute positions, ascending: "
+        "m' = max(m, block), l' = fma(l, e^(m - m'), sum of the block's lanes joined in halves), "
+        "acc' = acc * e^(m - m'), then one fused multiply-add a key, ascending"
+    ),
+    folder=Path(__file__).parent,
+)

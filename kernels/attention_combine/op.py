@@ -1,0 +1,36 @@
+"""Joins the splits of paged attention, in index order."""
+
+from pathlib import Path
+
+from mkport.declare import Op, integer, read, tensor, write
+
+
+def access(a, tile):
+    """A tile is one token with all its heads and splits."""
+    yield read("count", (0, 1))
+    yield read("rows", (tile, tile + 1), (0, 2))
+    yield read("partial", (tile, tile + 1), (0, a.splits), (0, a.heads))
+    yield write("y", (tile, tile + 1), (0, a.heads * a.head_dim))
+
+
+OP = Op(
+    name="attention_combine",
+    doc="y[t, h] = sum_s e^(m_s - m) acc_s / sum_s e^(m_s - m) l_s, over the live splits",
+    args=(
+        tensor("count", "i32", "[1] tokens of this step; later rows are left alone"),
+        tensor("rows", "i32", "[tokens, 2] (sequence, position) of each token"),
+        tensor("partial", "f32", "[tokens, splits, heads, head_dim + 16] sums, then m and l"),
+        tensor("y", "f32", "[tokens, heads * head_dim] output"),
+        integer("heads", "query heads"),
+        integer("head_dim", "columns of a head, a multiple of 16"),
+        integer("splits", "splits that the longest context needs"),
+        integer("window", "keys a query sees, its own included; 0: all up to its own"),
+    ),
+    tiles=lambda a: a.y.shape[0],
+    access=access,
+    order=(
+        "m = the largest m_s; splits ascending from the first live one: acc' = fma(acc_s, "
+        "e^(m_s - m), acc), l' = fma(l_s, e^(m_s - m), l); y = acc / l"
+    ),
+    folder=Path(__file__).parent,
+)

@@ -1,0 +1,30 @@
+"""Embedding lookup: a row of the table for each token."""
+
+from pathlib import Path
+
+from mkport.declare import Op, immutable, integer, read, tensor, write
+
+
+def access(a, tile):
+    """A tile reads its token's id and writes its row; which table row it reads is data."""
+    yield read("count", (0, 1))
+    yield read("tokens", (tile, tile + 1))
+    yield immutable("table", (0, a.table.shape[0]), (0, a.k))
+    yield write("y", (tile, tile + 1), (0, a.k))
+
+
+OP = Op(
+    name="embed",
+    doc="y[t] = table[tokens[t]]",
+    args=(
+        tensor("count", "i32", "[1] tokens of this step; later rows are left alone"),
+        tensor("tokens", "i32", "[tokens] ids, each within the table"),
+        tensor("table", "weight", "[vocabulary, k] embedding"),
+        tensor("y", "f32", "[tokens, k] output"),
+        integer("k", "columns, a multiple of 16"),
+    ),
+    tiles=lambda a: a.y.shape[0],
+    access=access,
+    order="none: values are widened exactly",
+    folder=Path(__file__).parent,
+)

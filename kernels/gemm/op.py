@@ -1,0 +1,49 @@
+"""Matrix product with an optional residual: y = x W^T (+ residual)."""
+
+from pathlib import Path
+
+import numpy as np
+
+from mkport.declare import Op, immutable, integer, read, tensor, write
+
+TILE_ROWS = 16  # weight rows, that is output columns, of a tile
+
+
+def tiles(a):
+    """One tile for every 16 output columns."""
+    return -(-a.n // TILE_ROWS)
+
+
+def access(a, tile):
+    """A tile reads all tokens, its weight rows, and its columns of the residual."""
+    tokens = a.y.shape[0]
+    columns = (tile * TILE_ROWS, np.minimum((tile + 1) * TILE_ROWS, a.n))
+    yield read("count", (0, 1))
+    yield read("x", (0, tokens), (0, a.k))
+    yield immutable("w", columns, (0, a.k))
+    if a.residual is not None:
+        yield read("residual", (0, tokens), columns)
+    yield write("y", (0, tokens), columns)
+
+
+OP = Op(
+    name="gemm",
+    doc="y[t, n] = sum_k x[t, k] w[n, k] (+ residual[t, n])",
+    args=(
+        tensor("count", "i32", "[1] tokens of this step; later rows are left alone"),
+        tensor("x", "f32", "[tokens, k] input"),
+        tensor("w", "weight", "[n, k] weight"),
+        tensor("residual", "f32", "[tokens, n] added to the product; may be y itself", optional=True),
+        tensor("y", "f32", "[tokens, n] output"),
+        integer("n", "output columns"),
+        integer("k", "input columns, a multiple of 16"),
+    ),
+    tiles=tiles,
+    access=access,
+    arena=lambda a: 2 * 4 * TILE_ROWS * 16 * 4,  # dot_tile's partial lanes
+    order=(
+        "slices of 16 k, slice i to chain i % 4, fused multiply-add in each lane; chains "
+        "(0 + 1) + (2 + 3); lanes joined in halves; the residual is added last"
+    ),
+    folder=Path(__file__).parent,
+)

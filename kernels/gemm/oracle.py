@@ -1,0 +1,47 @@
+"""What gemm must compute, in PyTorch, and the cases it is checked on."""
+
+import numpy as np
+import torch
+
+from mkport.declare.case import Case, stored
+
+SHAPES = {
+    "one token": {"tokens": 1, "rows": 1, "n": 576, "k": 576},
+    "batch of 5 in 8": {"tokens": 8, "rows": 5, "n": 192, "k": 1536},
+    "odd columns": {"tokens": 4, "rows": 3, "n": 77, "k": 80},
+    "residual": {"tokens": 8, "rows": 8, "n": 96, "k": 64, "residual": True},
+    "in place": {"tokens": 4, "rows": 4, "n": 48, "k": 112, "residual": True, "in_place": True},
+}
+
+
+def oracle(t):
+    """y[:tokens] = x W^T (+ residual), in the dtype of the given tensors."""
+    rows = int(t.count[0])
+    y = t.x[:rows] @ t.w.T
+    if getattr(t, "residual", None) is not None:
+        y = t.residual[:rows] + y
+    return {"y": y}
+
+
+def make(rng, weights, cache, tokens, rows, n, k, residual=False, in_place=False):
+    """Random inputs of the given shape; weight storage `weights`."""
+    y = np.full((tokens, n), np.nan, np.float32)
+    arrays = {
+        "count": np.array([rows], np.int32),
+        "x": rng.standard_normal((tokens, k), np.float32),
+        "w": stored(rng.standard_normal((n, k), np.float32) / np.sqrt(k), weights),
+        "y": y,
+    }
+    if residual:
+        y2 = rng.standard_normal((tokens, n), np.float32)
+        arrays["residual"] = y2
+        if in_place:
+            arrays["y"] = y2
+    return Case(arrays, {"n": n, "k": k}, ("y",))
+
+
+def call_standalone(kernel, a):
+    """Runs the standalone kernel on a case's arrays."""
+    rows = int(a.count[0])
+    residual = getattr(a, "residual", None)
+    kernel(a.x[:rows], a.w, a.y[:rows], None if residual is None else residual[:rows])

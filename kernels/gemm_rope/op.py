@@ -1,0 +1,74 @@
+"""A head projection: y = rope(x W^T), to scratch (queries) or into the paged cache (keys, values).
+
+A tile is 16 outputs of one head, so chosen that both halves of every rotated pair are in it.
+"""
+
+from pathlib import Path
+
+from mkport.declare import Op, immutable, integer, read, tensor, write
+
+TILE_ROWS = 16  # weight rows of a tile: 8 rotated pairs
+PAST, NOW = 0, 1  # the logical cache is [row, past or now, head]
+
+
+def tiles(a):
+    """One tile for every 16 outputs."""
+    return a.heads * a.head_dim // TILE_ROWS
+
+
+def access(a, tile):
+    """A tile writes all its head's columns' share; in half-split pairs these are two runs.
+
+    Declared by head: tiles of one head write disjoint columns, named by their place in it.
+    """
+    tokens = a.x.shape[0]
+    per_head = a.head_dim // TILE_ROWS
+    head, part = tile // per_head, tile % per_head
+    yield read("count", (0, 1))
+    yield read("rows", (0, tokens), (0, 2))
+    yield read("x", (0, tokens), (0, a.k))
+    if a.rope is not None:
+        yield immutable("rope", (0, a.rope.shape[0]), (0, a.head_dim))
+    half = a.head_dim // 2
+    if a.half_split:
+        runs = [(part * 8, part * 8 + 8), (half + part * 8, half + part * 8 + 8)]
+    else:
+        runs = [(part * 16, part * 16 + 16)]
+    for lo, hi in runs:
+        columns = (head * a.head_dim + lo, head * a.head_dim + hi)
+        yield immutable("w", columns, (0, a.k))
+        if a.y is not None:
+            yield write("y", (0, tokens), columns)
+        else:
+            yield write("pages", (0, tokens), (NOW, NOW + 1), columns)
+    if a.y is None:
+        yield read("page_table", (0, a.page_table.shape[0]), (0, a.page_table.shape[1]))
+
+
+OP = Op(
+    name="gemm_rope",
+    doc="y[t, h] = rope(sum_k x[t, k] w[h, k]), to scratch or to the token's slot of the cache",
+    args=(
+        tensor("count", "i32", "[1] tokens of this step; later rows are left alone"),
+        tensor("rows", "i32", "[tokens, 2] (sequence, position) of each token"),
+        tensor("x", "f32", "[tokens, k] input"),
+        tensor("w", "weight", "[heads * head_dim, k] weight"),
+        tensor("rope", "f32", "[positions, head_dim] cosines, then sines; absent: no rotation", True),
+        tensor("page_table", "i32", "[sequences, pages] physical page of each logical one", True),
+        tensor("y", "f32", "[tokens, heads * head_dim] output, where it is not cached", True),
+        tensor("pages", "kv", "[pages, heads, page, head_dim] cache, where it is", True),
+        integer("heads", "heads of this projection"),
+        integer("head_dim", "columns of a head, a multiple of 16"),
+        integer("k", "input columns, a multiple of 16"),
+        integer("page", "keys in a page"),
+        integer("half_split", "1: pairs (i, i + head_dim / 2); 0: pairs (2 i, 2 i + 1)"),
+    ),
+    tiles=tiles,
+    access=access,
+    arena=lambda a: 2 * 4 * TILE_ROWS * 16 * 4 + 64,  # dot_tile's partial lanes, one output vector
+    order=(
+        "the product as in gemm; rotated pair (p, q) by c, s: p' = fma(p, c, -(q * s)), "
+        "q' = fma(q, c, p * s); the cache's storage type rounds last"
+    ),
+    folder=Path(__file__).parent,
+)

@@ -1,0 +1,45 @@
+"""The gated feed-forward's first half: y = silu(x Wg^T) * (x Wu^T)."""
+
+from pathlib import Path
+
+import numpy as np
+
+from mkport.declare import Op, immutable, integer, read, tensor, write
+
+TILE_ROWS = 16  # weight rows of gate and of up in a tile
+
+
+def tiles(a):
+    """One tile for every 16 output columns."""
+    return -(-a.n // TILE_ROWS)
+
+
+def access(a, tile):
+    """A tile reads all tokens and the same rows of both weights."""
+    tokens = a.y.shape[0]
+    columns = (tile * TILE_ROWS, np.minimum((tile + 1) * TILE_ROWS, a.n))
+    yield read("count", (0, 1))
+    yield read("x", (0, tokens), (0, a.k))
+    yield immutable("w_gate", columns, (0, a.k))
+    yield immutable("w_up", columns, (0, a.k))
+    yield write("y", (0, tokens), columns)
+
+
+OP = Op(
+    name="gemm_silu",
+    doc="y[t, n] = silu(sum_k x[t, k] w_gate[n, k]) * sum_k x[t, k] w_up[n, k]",
+    args=(
+        tensor("count", "i32", "[1] tokens of this step; later rows are left alone"),
+        tensor("x", "f32", "[tokens, k] input"),
+        tensor("w_gate", "weight", "[n, k] gate weight"),
+        tensor("w_up", "weight", "[n, k] up weight"),
+        tensor("y", "f32", "[tokens, n] output"),
+        integer("n", "output columns"),
+        integer("k", "input columns, a multiple of 16"),
+    ),
+    tiles=tiles,
+    access=access,
+    arena=lambda a: 2 * (2 * 4 * TILE_ROWS * 16 * 4),  # dot_tile's partial lanes, twice
+    order="both products as in gemm; y = (gate / (1 + exp(-gate))) * up",
+    folder=Path(__file__).parent,
+)

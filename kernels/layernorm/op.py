@@ -1,0 +1,34 @@
+"""LayerNorm of each row, without a bias."""
+
+from pathlib import Path
+
+from mkport.declare import Op, immutable, integer, read, real, tensor, write
+
+
+def access(a, tile):
+    """A tile is one token."""
+    yield read("count", (0, 1))
+    yield read("x", (tile, tile + 1), (0, a.k))
+    yield immutable("w", (0, a.k))
+    yield write("y", (tile, tile + 1), (0, a.k))
+
+
+OP = Op(
+    name="layernorm",
+    doc="y[t] = (x[t] - mean) / sqrt(mean_k (x[t, k] - mean)^2 + eps) * w",
+    args=(
+        tensor("count", "i32", "[1] tokens of this step; later rows are left alone"),
+        tensor("x", "f32", "[tokens, k] input"),
+        tensor("w", "f32", "[k] weight"),
+        tensor("y", "f32", "[tokens, k] output; may be x itself"),
+        integer("k", "columns, a multiple of 16"),
+        real("eps", "added to the variance"),
+    ),
+    tiles=lambda a: a.y.shape[0],
+    access=access,
+    order=(
+        "the sum, then the squares of x - mean, each in 16 lanes and 4 chains; means by one "
+        "division; 1 / sqrt in float32; y = ((x - mean) * r) * w"
+    ),
+    folder=Path(__file__).parent,
+)

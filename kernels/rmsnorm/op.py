@@ -1,0 +1,35 @@
+"""RMSNorm of each row, or of each head of each row."""
+
+from pathlib import Path
+
+from mkport.declare import Op, immutable, integer, read, real, tensor, write
+
+
+def access(a, tile):
+    """A tile is one token with all its groups."""
+    yield read("count", (0, 1))
+    yield read("x", (tile, tile + 1), (0, a.groups * a.k))
+    yield immutable("w", (0, a.k))
+    yield write("y", (tile, tile + 1), (0, a.groups * a.k))
+
+
+OP = Op(
+    name="rmsnorm",
+    doc="y[t, g] = x[t, g] / sqrt(mean_k x[t, g, k]^2 + eps) * w",
+    args=(
+        tensor("count", "i32", "[1] tokens of this step; later rows are left alone"),
+        tensor("x", "f32", "[tokens, groups * k] input"),
+        tensor("w", "f32", "[k] weight, the same for every group"),
+        tensor("y", "f32", "[tokens, groups * k] output; may be x itself"),
+        integer("groups", "1, or the number of heads normed one by one"),
+        integer("k", "columns of a group, a multiple of 16"),
+        real("eps", "added to the mean square"),
+    ),
+    tiles=lambda a: a.y.shape[0],
+    access=access,
+    order=(
+        "squares summed like a gemm's products (16 lanes, 4 chains); the mean by one division; "
+        "1 / sqrt in float32; y = (x * r) * w"
+    ),
+    folder=Path(__file__).parent,
+)

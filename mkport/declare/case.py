@@ -1,0 +1,53 @@
+"""A case: concrete inputs on which an op's forms are compared with its oracle and each other."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+WIDTHS = {"uint16": "bf16", "float32": "f32", "int32": "i32"}
+
+
+def to_bf16(values: np.ndarray) -> np.ndarray:
+    """Float values rounded to nearest-even bfloat16, as uint16."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def from_bf16(values: np.ndarray) -> np.ndarray:
+    """Bfloat16 (uint16) widened exactly to float32."""
+    return (values.astype(np.uint32) << 16).view(np.float32)
+
+
+def stored(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Float values in a storage type, "bf16" or "f32"."""
+    return to_bf16(values) if dtype == "bf16" else np.ascontiguousarray(values, np.float32)
+
+
+@dataclass
+class Case:
+    """Inputs of one node of an op, by argument name.
+
+    `arrays` holds every tensor argument (bfloat16 as uint16), the outputs too: poisoned with NaN
+    where the op only writes, with their old contents where it updates. `values` holds the ints
+    and floats. `outputs` names the tensors to compare. `logical` gives the logical shape of a
+    tensor where it is not the array's.
+    """
+
+    arrays: dict[str, np.ndarray]
+    values: dict[str, int | float]
+    outputs: tuple[str, ...]
+    logical: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def copy(self) -> "Case":
+        """The same case with arrays of its own; arrays that are one stay one."""
+        fresh = {id(a): a.copy() for a in self.arrays.values()}
+        arrays = {name: fresh[id(a)] for name, a in self.arrays.items()}
+        return Case(arrays, dict(self.values), self.outputs, dict(self.logical))
+
+    @property
+    def a(self) -> SimpleNamespace:
+        """Arrays and values as one namespace."""
+        everything: dict[str, Any] = {**self.arrays, **self.values}
+        return SimpleNamespace(**everything)

@@ -1,0 +1,1 @@
+"""The CPU machine: worker threads walk real record lists, in one compiled Python file."""

@@ -1,0 +1,156 @@
+"""The CPU machine: one thread a worker, each walking its own record list in compiled code."""
+
+import os
+import queue
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+
+from mkport.compose import Program
+from mkport.declare import RECORD
+from mkport.machines.cpu.build import build
+from mkport.machines.cpu.memory import POISON, allocate, place
+from mkport.machines.cpu.sync import COUNTER_STRIDE
+from mkport.plan import Schedule, signal_of
+
+SPINS = 2000  # looks at a counter before the core is offered to others: a few microseconds
+
+
+class Stuck(RuntimeError):
+    """A step was aborted because a wait ran past its limit. The message is the stuck frontier."""
+
+
+class CpuMachine:
+    """Runs a schedule's steps on threads.
+
+    `tensors` maps names to arrays (bfloat16 as uint16); weights must be given, other tensors are
+    allocated when absent and found in `.tensors`. `limit_s` bounds every wait. The schedule must
+    have been dealt for the program's ops, in their order. Use as a context manager, or `close`.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        schedule: Schedule,
+        tensors: Mapping[str, np.ndarray],
+        limit_s: float = 20.0,
+        first_step: int = 0,
+    ) -> None:
+        opcodes = [op.name for op in schedule.graph.ops]
+        if opcodes != [op.name for op in program.ops]:
+            raise ValueError(f"the schedule's ops {opcodes} are not the program's")
+        self.schedule = schedule
+        self.built = build(program)
+        self.tensors = place(schedule.graph.tensors, tensors)
+        self.times: list[np.ndarray] = []  # of the last traced step: int64 [records, 3] a worker
+        self._table = np.array([array.ctypes.data for array in self.tensors.values()], np.int64)
+        self._lists = [np.ascontiguousarray(records) for records in schedule.lists]
+        self._counters = allocate("i32", (max(schedule.counters, 1), COUNTER_STRIDE))
+        self._errors = allocate("i32", (1 + schedule.workers, COUNTER_STRIDE))
+        arena = max((node.op.arena(node.bound) for node in schedule.graph.nodes), default=0)
+        self._arenas = allocate("f32", (schedule.workers, -(-max(arena, 64) // 64) * 16))
+        self._limit_ns = int(limit_s * 1e9)
+        self._spins = SPINS if schedule.workers <= len(os.sched_getaffinity(0)) else 0
+        self._step = first_step
+        self._set_counters(first_step)
+        self._start_threads()
+
+    def step(self, trace: bool = False) -> None:
+        """Runs one step. Raises Stuck, naming every worker's place, when a wait runs out."""
+        self.times = [np.zeros((len(r), 3), np.int64) for r in self._lists] if trace else []
+        for inbox in self._inboxes:
+            inbox.put(self._step)
+        finished = self._work(0, self._step)
+        for _ in self._inboxes:
+            finished &= self._done.get()
+        if not finished:
+            message = self._frontier()
+            self._step = 0
+            self._set_counters(0)
+            self._errors[:] = 0
+            raise Stuck(message)
+        self._step += 1
+
+    def poison(self) -> None:
+        """Fills scratch and outputs with NaN (and impossible indices), arenas too."""
+        for name, spec in self.schedule.graph.tensors.items():
+            if spec.kind in ("scratch", "output"):
+                self.tensors[name][...] = POISON[spec.dtype]
+        self._arenas[...] = np.nan
+
+    def close(self) -> None:
+        """Ends the worker threads."""
+        for inbox in self._inboxes:
+            inbox.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._inboxes, self._threads = [], []
+
+    def __enter__(self) -> "CpuMachine":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _work(self, worker: int, step: int) -> bool:
+        records = self._lists[worker]
+        return self.built.run_worker(
+            worker,
+            records.ctypes.data,
+            len(records),
+            self._table.ctypes.data,
+            self._counters.ctypes.data,
+            step,
+            self._arenas[worker].ctypes.data,
+            self._spins,
+            self._limit_ns,
+            self._errors.ctypes.data,
+            self.times[worker].ctypes.data if self.times else 0,
+        )
+
+    def _start_threads(self) -> None:
+        """Worker 0 runs in the caller's thread; the others each wait for a step number."""
+        others = range(1, self.schedule.workers)
+        self._inboxes: list[queue.SimpleQueue] = [queue.SimpleQueue() for _ in others]
+        self._done: queue.SimpleQueue = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._serve, args=(worker, inbox), daemon=True)
+            for worker, inbox in zip(others, self._inboxes, strict=True)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _serve(self, worker: int, inbox: queue.SimpleQueue) -> None:
+        while (step := inbox.get()) is not None:
+            self._done.put(self._work(worker, step))
+
+    def _set_counters(self, steps: int) -> None:
+        """Sets every counter to what it holds after `steps` steps."""
+        self._counters[:] = 0
+        totals = np.zeros(len(self._counters), np.int64)
+        for records in self._lists:
+            for counter, amount in map(signal_of, records):
+                if counter >= 0:
+                    totals[counter] += amount
+        self._counters[:, 0] = (totals * steps).astype(np.int32)
+
+    def _frontier(self) -> str:
+        """Who waits for what, have and need, in words."""
+        lines = ["The step was aborted: a wait ran past its limit. Where the workers were:"]
+        for worker, (stuck, index, counter, seen, wanted) in enumerate(self._errors[1:, :5]):
+            if not stuck:
+                continue
+            behind = int(np.int32(int(wanted) - int(seen)))
+            feeders = [
+                self.schedule.graph.nodes[int(record[RECORD["node"].first])].label
+                for records in self._lists
+                for record in records
+                if signal_of(record)[0] == counter
+            ]
+            source = feeders[0] if feeders else "nobody"
+            lines.append(
+                f"  {self.schedule.describe(worker, int(index))} waits for counter {counter} "
+                f"(signalled by {source}): has {seen}, needs {wanted}, {behind} missing"
+            )
+        return "\n".join(lines)

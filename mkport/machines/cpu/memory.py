@@ -1,0 +1,47 @@
+"""Storage for a program's tensors: checked when it is given, allocated when it is not."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from mkport.declare import TensorSpec
+from mkport.errors import UserError
+
+ALIGN = 64  # bytes: a cache line, a 16-lane vector
+NUMPY = {"f32": np.dtype(np.float32), "bf16": np.dtype(np.uint16), "i32": np.dtype(np.int32)}
+POISON = {"f32": np.nan, "bf16": 0x7FC0, "i32": -(2**31)}  # NaN, NaN, an index that is never valid
+
+
+def allocate(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Zeroed, aligned storage, with a vector's room behind it that a tile's tail may read."""
+    kind = NUMPY[dtype]
+    size = int(np.prod(shape)) * kind.itemsize
+    raw = np.zeros(size + 2 * ALIGN, np.uint8)
+    start = -raw.ctypes.data % ALIGN
+    return raw[start : start + size].view(kind).reshape(shape)
+
+
+def place(specs: Mapping[str, TensorSpec], given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Every tensor's array: those given, checked against the table; the rest allocated.
+
+    Raises UserError for a weight that is missing, or for a wrong dtype, shape or layout.
+    """
+    if unknown := sorted(set(given) - set(specs)):
+        raise UserError(f"The program has no tensor {unknown[0]!r}; leave it out.")
+    arrays: dict[str, np.ndarray] = {}
+    for name, spec in specs.items():
+        if name not in given:
+            if spec.kind == "weight":
+                raise UserError(f"The weight {name!r} {list(spec.shape)} is missing; give its array.")
+            arrays[name] = allocate(spec.dtype, spec.shape)
+            continue
+        array = given[name]
+        if array.dtype != NUMPY[spec.dtype] or array.shape != spec.shape:
+            raise UserError(
+                f"Tensor {name!r} is {array.dtype}{list(array.shape)}, but the program declares "
+                f"{spec.dtype} ({NUMPY[spec.dtype]}){list(spec.shape)}."
+            )
+        if not array.flags.c_contiguous:
+            raise UserError(f"Tensor {name!r} is not contiguous; pass np.ascontiguousarray(array).")
+        arrays[name] = array
+    return arrays

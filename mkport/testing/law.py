@@ -1,0 +1,37 @@
+"""The tolerance law: what a kernel's error may be, decided by PyTorch's own error, not by a knob."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+EPS = {"float32": 2.0**-23, "uint16": 2.0**-8}  # of the stored output: float32, bfloat16
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A kernel's worst error beside what the law allows; `where` is the worst element."""
+
+    error: float
+    allowed: float
+    scale: float
+    where: tuple[int, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True when the error is within the law; a NaN never is."""
+        return self.error <= self.allowed
+
+
+def measure(got: np.ndarray, truth: np.ndarray, plain: np.ndarray, eps: float) -> Measured:
+    """max |got - truth| against 2 max |plain - truth| + eps max |truth|.
+
+    `truth` is the oracle in float64, `plain` the oracle in the precision of the kernel.
+    """
+    error = np.abs(got.astype(np.float64) - truth)
+    if not error.size:
+        return Measured(0.0, 0.0, 0.0, ())
+    scale = float(np.max(np.abs(truth)))
+    allowed = 2.0 * float(np.max(np.abs(plain.astype(np.float64) - truth))) + eps * scale
+    worst = int(np.argmax(np.where(np.isnan(error), np.inf, error)))
+    where = tuple(int(i) for i in np.unravel_index(worst, error.shape))
+    return Measured(float(error.flat[worst]), allowed, scale, where)
