@@ -31,7 +31,10 @@ def test_every_path_of_the_tree_exists() -> None:
 
 
 def test_every_command_exists() -> None:
-    named = set(re.findall(r"\bmkport ([a-z]+)", " ".join(re.findall(r"`[^`]+`", README))))
+    inline = re.findall(r"`(mkport [^`\n]*)`", README)
+    blocks = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    named = set(re.findall(r"^mkport ([a-z]+)", "\n".join(inline + blocks), re.MULTILINE))
+    assert "doctor" in named
     assert named <= set(VERBS)
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"^make ([a-z-]+)", README, re.MULTILINE)) <= targets
