@@ -1,8 +1,8 @@
 """Tiled matrix product on a CPU: y = x W^T (+ residual). An ordinary Numba kernel.
 
-Rung 3: four weight rows and four tokens are multiplied together, so that each loaded number is
-used four times. Sums run in 16 lanes and 4 chains, written out as loops that the compiler turns
-into vectors: it may not reorder a float sum by itself.
+Rung 3: a tile of 16 weight rows stays in the cache while every token uses it, and four chains of
+sums run side by side, so that no addition waits for the one before it. The order of the sums is
+written out as loops over lanes and chains, which the compiler turns into vectors.
 
     python kernels/gemm/standalone.py
 """
@@ -12,6 +12,7 @@ from numba import njit, types
 from numba.extending import intrinsic, overload
 
 LANES, CHAINS = 16, 4
+TILE = 16  # weight rows
 
 
 @intrinsic
@@ -29,14 +30,33 @@ def widen(value):
 @overload(widen)
 def _widen(value):
     if value == types.uint16:
-        return lambda value: (np.uint32(value) << np.uint32(16)).view(np.float32)
+        return lambda value: np.uint32(np.uint32(value) << np.uint32(16)).view(np.float32)
     return lambda value: value
+
+
+@njit(nogil=True, cache=True)
+def multiply(w, x, acc):
+    """Adds the products of a weight row and a token's row to acc [4 chains, 16 lanes]."""
+    whole = len(w) // (CHAINS * LANES) * (CHAINS * LANES)
+    a, b, c, d = acc[0], acc[1], acc[2], acc[3]
+    for k in range(0, whole, CHAINS * LANES):
+        ws, xs = w[k : k + CHAINS * LANES], x[k : k + CHAINS * LANES]
+        for lane in range(LANES):
+            a[lane] = fma(widen(ws[lane]), xs[lane], a[lane])
+            b[lane] = fma(widen(ws[lane + 16]), xs[lane + 16], b[lane])
+            c[lane] = fma(widen(ws[lane + 32]), xs[lane + 32], c[lane])
+            d[lane] = fma(widen(ws[lane + 48]), xs[lane + 48], d[lane])
+    for k in range(whole, len(w)):  # up to three slices are left
+        chain, lane = (k - whole) // LANES, k % LANES
+        acc[chain, lane] = fma(widen(w[k]), x[k], acc[chain, lane])
 
 
 @njit(nogil=True, cache=True)
 def join(acc):
     """Joins chains (0 + 1) + (2 + 3), then lanes in halves."""
-    lanes = (acc[0] + acc[1]) + (acc[2] + acc[3])
+    lanes = acc[0]
+    for lane in range(LANES):
+        lanes[lane] = (acc[0, lane] + acc[1, lane]) + (acc[2, lane] + acc[3, lane])
     half = LANES // 2
     while half:
         for lane in range(half):
@@ -48,23 +68,17 @@ def join(acc):
 @njit(nogil=True, cache=True)
 def gemm(x, w, y, residual=None):
     """y[t, n] = sum_k x[t, k] w[n, k] (+ residual[t, n]); x [tokens, k], w [n, k], y [tokens, n]."""
-    tokens, k = x.shape
-    for n0 in range(0, len(w), 4):
-        rows = min(4, len(w) - n0)
-        for t0 in range(0, tokens, 4):
-            group = min(4, tokens - t0)
-            acc = np.zeros((4, 4, CHAINS, LANES), np.float32)
-            for k0 in range(0, k, LANES):
-                chain = (k0 // LANES) % CHAINS
-                for t in range(group):
-                    for r in range(rows):
-                        for lane in range(LANES):
-                            acc[t, r, chain, lane] = fma(
-                                widen(w[n0 + r, k0 + lane]), x[t0 + t, k0 + lane], acc[t, r, chain, lane]
-                            )
-            for t in range(group):
-                for r in range(rows):
-                    total = join(acc[t, r])
-                    if residual is not None:
-                        total += residual[t0 + t, n0 + r]
-                    y[t0 + t, n0 + r] = total
+    acc = np.empty((CHAINS, LANES), np.float32)
+    for n0 in range(0, len(w), TILE):  # a tile of weight rows stays in cache for every token
+        for t in range(len(x)):
+            for n in range(n0, min(n0 + TILE, len(w))):
+                acc[:] = 0
+                multiply(w[n], x[t], acc)
+                total = join(acc)
+                y[t, n] = total if residual is None else total + residual[t, n]
+
+
+if __name__ == "__main__":
+    from mkport.testing import run_rung
+
+    run_rung(__file__)

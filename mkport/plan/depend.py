@@ -40,7 +40,7 @@ class Planned:
 
 def plan(graph: Graph) -> Planned:
     """Derives the dependencies of every node and inserts joins."""
-    planned = Graph()
+    planned = Graph(graph.ops)
     planned.tensors = graph.tensors
     place: dict[int, int] = {}  # node of `graph` -> node of `planned`
     waits: list[tuple[int, ...]] = []

@@ -37,9 +37,11 @@ class Graph:
     Program order is the order of `add`: a node reads what the latest earlier node wrote.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ops: Iterable[Op] = ()) -> None:
+        """`ops` fixes the first opcodes: give a program's ops to plan for that program."""
         self.tensors: dict[str, TensorSpec] = {}
         self.nodes: list[Node] = []
+        self._first_ops = tuple(ops)
 
     def tensor(
         self, name: str, dtype: str, shape: Iterable[int], kind: Kind, logical: Iterable[int] = ()
@@ -68,8 +70,8 @@ class Graph:
 
     @property
     def ops(self) -> list[Op]:
-        """The distinct ops, in order of first use; a place in this list is the opcode."""
-        return list(dict.fromkeys(node.op for node in self.nodes))
+        """The distinct ops, given ones first, then by first use; a place here is the opcode."""
+        return list(dict.fromkeys([*self._first_ops, *(node.op for node in self.nodes)]))
 
     def tensor_ids(self) -> dict[str, int]:
         """Each tensor's place in the table."""

@@ -1,0 +1,24 @@
+"""Rung 1: the definition, in plain loops. Every weight is read again for every token.
+
+python kernels/gemm/ladder/1_naive.py
+"""
+
+import numpy as np
+from numba import njit
+
+
+@njit(nogil=True)
+def gemm(x, w, y, residual=None):
+    """y[t, n] = sum_k x[t, k] w[n, k] (+ residual[t, n]); x [tokens, k], w [n, k], y [tokens, n]."""
+    for t in range(len(x)):
+        for n in range(len(w)):
+            total = 0.0  # in double: one long chain of float32 sums would lose digits
+            for k in range(x.shape[1]):  # each addition waits for the one before it
+                total += np.float64(x[t, k]) * w[n, k]
+            y[t, n] = total if residual is None else total + residual[t, n]
+
+
+if __name__ == "__main__":
+    from mkport.testing import run_rung
+
+    run_rung(__file__)

@@ -1,0 +1,163 @@
+"""Checks an op, form by form: against its oracle by the tolerance law, and bit by bit."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+
+from mkport.compose import Program, compose_cpu
+from mkport.declare import Op
+from mkport.declare.case import Case, from_bf16
+from mkport.errors import UserError
+from mkport.testing.forms import Outputs, run_ported, run_solo, run_standalone
+from mkport.testing.law import EPS, Measured, measure
+from mkport.testing.parts import load_part
+
+Form = Literal["standalone", "ported", "solo", "step"]
+FORMS: tuple[Form, ...] = ("standalone", "ported", "solo", "step")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One op, form and shape: the measured error of its worst output, and the bits.
+
+    `same_bits` compares with the standalone form; None where that is the form itself.
+    """
+
+    op: str
+    machine: str
+    form: str
+    shape: str
+    dtype: str
+    error: float
+    allowed: float
+    same_bits: bool | None
+    detail: str
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """True when the error is lawful and the bits are the standalone's."""
+        return self.error <= self.allowed and self.same_bits is not False
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self) | {"ok": self.ok}
+
+
+def check_op(
+    op: Op,
+    machine: str = "cpu",
+    form: Form = "ported",
+    shapes: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    dtype: str = "bf16",
+    workers: int = 2,
+    seed: int = 0,
+    program: Program | None = None,
+) -> list[Verdict]:
+    """Checks one form of an op on each shape; one verdict a shape.
+
+    `shapes` maps a name to keyword arguments of the oracle's `make`; the op's own `SHAPES` when
+    absent. `dtype` ("bf16", "f32") is the storage of weights and cache. `program` is a composed
+    program to use, that holds the op. Raises UserError for an unknown machine or form, and for
+    one that the op has no file for.
+    """
+    if machine != "cpu":
+        raise UserError(f"There is no machine {machine!r} here; this version has: cpu.")
+    if form not in FORMS:
+        raise UserError(f"There is no form {form!r}; the forms are {', '.join(FORMS)}.")
+    if form == "step":
+        from mkport.testing.step import check_step
+
+        return check_step(op, dtype=dtype, workers=workers, seed=seed)
+    oracle = load_part(op, "oracle")
+    if form != "standalone" and program is None:
+        program = compose_cpu([op], dtype, dtype)
+    verdicts = []
+    for name, shape in (shapes or oracle.SHAPES).items():
+        rng = np.random.default_rng([seed, *name.encode()])
+        case = oracle.make(rng, dtype, dtype, **shape)
+        started = time.perf_counter()
+        standalone = run_standalone(op, case)
+        if form == "standalone":
+            got = standalone
+        elif form == "ported":
+            assert program is not None
+            got = run_ported(op, case, program)
+        else:
+            assert program is not None
+            got = run_solo(op, case, program, workers)
+        verdicts.append(judge(op, form, name, dtype, case, got, standalone, started))
+    return verdicts
+
+
+def judge(
+    op: Op,
+    form: str,
+    shape: str,
+    dtype: str,
+    case: Case,
+    got: Outputs,
+    standalone: Outputs,
+    started: float,
+) -> Verdict:
+    """Compares outputs with the oracle and with the standalone form's bits."""
+    oracle = load_part(op, "oracle")
+    truth, plain = (oracle.oracle(as_torch(case, kind)) for kind in ("float64", "float32"))
+    worst, worst_name = Measured(0.0, 0.0, 0.0, ()), ""
+    for name in case.outputs:
+        wanted = truth[name].numpy()
+        live = tuple(slice(0, size) for size in wanted.shape)
+        found = _measure(got[name][live], wanted, plain[name].numpy())
+        if not found.ok or (worst.ok and found.error >= worst.error):
+            worst, worst_name = found, name
+    same = None
+    if form != "standalone":
+        same = all(_same_bits(got[name], standalone[name]) for name in case.outputs)
+    detail = f"worst {worst_name}{list(worst.where)}"
+    if same is False:
+        detail += f"; {_first_difference(case, got, standalone)}"
+    seconds = time.perf_counter() - started
+    return Verdict(
+        op.name, "cpu", form, shape, dtype, worst.error, worst.allowed, same, detail, seconds
+    )
+
+
+def as_torch(case: Case, kind: str) -> SimpleNamespace:
+    """The case's inputs as torch tensors: floats in `kind` precision, integers as they are."""
+    import torch
+
+    tensors: dict[str, Any] = dict(case.values)
+    for name, array in case.arrays.items():
+        if array.dtype == np.int32:
+            tensors[name] = torch.from_numpy(array.astype(np.int64))
+        else:
+            wide = from_bf16(array) if array.dtype == np.uint16 else array
+            tensors[name] = torch.from_numpy(wide.astype(kind))
+    return SimpleNamespace(**tensors)
+
+
+def _measure(got: np.ndarray, wanted: np.ndarray, plain: np.ndarray) -> Measured:
+    if got.dtype == np.int32:  # ids and counts are exact
+        return measure(got, wanted.astype(np.float64), wanted, 0.0)
+    eps = EPS[str(got.dtype)]
+    return measure(from_bf16(got) if got.dtype == np.uint16 else got, wanted, plain, eps)
+
+
+def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def _first_difference(case: Case, got: Outputs, standalone: Outputs) -> str:
+    for name in case.outputs:
+        ours, theirs = got[name], standalone[name]
+        differs = np.flatnonzero(ours.view(np.uint8) != theirs.view(np.uint8))
+        if differs.size:
+            where = np.unravel_index(int(differs[0]) // ours.itemsize, ours.shape)
+            place = tuple(int(i) for i in where)
+            return f"bits differ first at {name}{list(place)}: {ours[place]} and {theirs[place]}"
+    return "bits are equal"

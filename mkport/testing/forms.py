@@ -1,0 +1,88 @@
+"""Runs one case through one form of an op: standalone, ported, solo.
+
+Each form gets a copy of the case and returns its outputs. The step form needs a whole model's
+graph around the op and lives in `step.py`.
+"""
+
+import numpy as np
+
+from mkport.compose import Program
+from mkport.declare import RECORD, RECORD_WORDS, Op
+from mkport.declare.case import WIDTHS, Case
+from mkport.machines.cpu.build import build
+from mkport.machines.cpu.machine import CpuMachine
+from mkport.machines.cpu.memory import allocate
+from mkport.plan import Graph, Schedule, deal
+from mkport.testing.parts import kernel_of, load_part
+from mkport.verify import verify
+
+Outputs = dict[str, np.ndarray]
+
+
+def run_standalone(op: Op, case: Case) -> Outputs:
+    """The ordinary kernel, called as its author would."""
+    case = case.copy()
+    oracle = load_part(op, "oracle")
+    oracle.call_standalone(kernel_of(load_part(op, "standalone"), op), case.a)
+    return {name: case.arrays[name] for name in case.outputs}
+
+
+def run_ported(op: Op, case: Case, program: Program) -> Outputs:
+    """The body in the convention: one record with every tile, no counters, one thread."""
+    graph, arrays = _graph_of(op, case, program)
+    node = graph.nodes[0]
+    record = np.zeros(RECORD_WORDS, np.int32)
+    record[RECORD["op"].first] = program.ops.index(op)
+    run, args = RECORD["run"], RECORD["args"]
+    record[run.first : run.end] = (0, 1, node.tiles)
+    words = op.encode(node.args, graph.tensor_ids())
+    record[args.first : args.first + len(words)] = words
+    table = np.array([arrays[name].ctypes.data for name in graph.tensors], np.int64)
+    arena = allocate("f32", (max(op.arena(node.bound), 64) // 4,))
+    arena[...] = np.nan
+    build(program).run_record(record.ctypes.data, table.ctypes.data, arena.ctypes.data)
+    return _outputs(case, node.args, arrays)
+
+
+def solo_schedule(op: Op, case: Case, program: Program, workers: int) -> tuple[Schedule, Outputs]:
+    """A megakernel of this op alone: its verified schedule and its tensors."""
+    graph, arrays = _graph_of(op, case, program)
+    schedule = deal(graph, workers)
+    verify(schedule)
+    return schedule, arrays
+
+
+def run_solo(op: Op, case: Case, program: Program, workers: int) -> Outputs:
+    """A megakernel of this op alone, on `workers` threads."""
+    schedule, arrays = solo_schedule(op, case, program, workers)
+    with CpuMachine(program, schedule, arrays) as machine:
+        machine.step()
+    return _outputs(case, schedule.graph.nodes[0].args, arrays)
+
+
+def _graph_of(op: Op, case: Case, program: Program) -> tuple[Graph, Outputs]:
+    """A graph with the one node; arrays that the case shares are one tensor."""
+    graph = Graph(program.ops)
+    case = case.copy()
+    arrays: Outputs = {}
+    names: dict[int, str] = {}
+    written = {id(case.arrays[name]) for name in case.outputs}
+    args: dict[str, str | int | float] = dict(case.values)
+    for arg in op.tensors:
+        given = case.arrays.get(arg.name)
+        if given is None:
+            continue
+        if id(given) not in names:
+            names[id(given)] = arg.name
+            arrays[arg.name] = allocate(WIDTHS[str(given.dtype)], given.shape)
+            arrays[arg.name][...] = given
+            logical = case.logical.get(arg.name, ())
+            kind = "state" if id(given) in written else "weight" if arg.dtype == "weight" else "input"
+            graph.tensor(arg.name, WIDTHS[str(given.dtype)], given.shape, kind, logical)
+        args[arg.name] = names[id(given)]
+    graph.add(op, op.name, **args)
+    return graph, arrays
+
+
+def _outputs(case: Case, args: dict, arrays: Outputs) -> Outputs:
+    return {name: arrays[args[name]] for name in case.outputs}
