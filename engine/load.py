@@ -1,0 +1,48 @@
+"""One call from a model's name to everything a run needs: config, family, weights, tokenizer."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from mkport.engine.gguf_file import Progress
+from mkport.engine.jsonfile import read_json
+from mkport.engine.source import DEFAULT_DTYPE, resolve
+from mkport.engine.tokenizer import Tokenizer
+from mkport.engine.weights import Weights, open_weights
+from mkport.errors import UserError
+from mkport.models import family_of, parse_config
+from mkport.models.llama import LlamaConfig
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A checkpoint, ready for its step graph."""
+
+    config: LlamaConfig
+    family: ModuleType  # the module of mkport.models that knows this model_type
+    weights: Weights  # mapped, all tensors of one dtype
+    tokenizer: Tokenizer
+    directory: Path
+
+
+def load(
+    model: str | None = None, dtype: str | None = None, progress: Progress | None = None
+) -> LoadedModel:
+    """Find and open a model; see `resolve` for what `model` may be.
+
+    `dtype` is "bf16" or "f32"; None keeps what a directory's files hold, and makes bf16 of a GGUF.
+    Raises UserError when anything is missing, damaged or not implemented.
+    """
+    directory = resolve(model, dtype or DEFAULT_DTYPE, progress)
+    raw = read_json(directory / "config.json")
+    family, config = family_of(raw), parse_config(raw)
+    weights = open_weights(
+        directory, family.tensor_shapes(config), family.ignored_shapes(config), dtype
+    )
+    tokenizer = Tokenizer.load(directory)
+    if tokenizer.vocab_size > config.vocab:
+        raise UserError(
+            f"{directory / 'tokenizer.json'} has {tokenizer.vocab_size} tokens, but config.json "
+            f"has vocab_size = {config.vocab}. One of the two belongs to another checkpoint."
+        )
+    return LoadedModel(config, family, weights, tokenizer, directory)

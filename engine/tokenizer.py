@@ -1,0 +1,169 @@
+"""Text to token ids and back, and conversations to text, from a model directory's tokenizer files.
+The `tokenizers` library does the splitting; nothing here knows a model."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from mkport.engine import template
+from mkport.engine.jsonfile import read_optional_json
+from mkport.errors import UserError
+
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+REPLACEMENT = "\ufffd"  # what a decoder writes for bytes that are not (yet) a character
+
+
+class Tokenizer:
+    """A checkpoint's tokenizer. Made by `Tokenizer.load`."""
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        eos_ids: tuple[int, ...],
+        templates: Mapping[str, str],
+        named_tokens: Mapping[str, str],
+    ) -> None:
+        self._backend = backend
+        self.eos_ids = eos_ids  # generation ends at any of these, in ascending order
+        self._templates = templates  # by name; the usual one is "default"
+        self._named_tokens = named_tokens  # "bos_token" -> its text, ...
+
+    @classmethod
+    def load(cls, directory: Path) -> "Tokenizer":
+        """Read tokenizer.json, and where present tokenizer_config.json, generation_config.json,
+        config.json and chat_template.jinja. Raises UserError for a missing or damaged file."""
+        path = directory / "tokenizer.json"
+        if not path.is_file():
+            raise UserError(
+                f"{path} is missing. Only checkpoints with a tokenizer.json are read (a "
+                f"tokenizer.model alone is not): fetch or convert it."
+            )
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            raise UserError(f"{path} cannot be read ({error}). Fetch this file again.") from error
+        backend.no_padding()
+        backend.no_truncation()
+        config = read_optional_json(directory / "tokenizer_config.json")
+        named = {name: _token_text(config.get(name)) for name in _NAMED_TOKENS}
+        named_tokens = {name: text for name, text in named.items() if text is not None}
+        eos_ids = set()
+        for file in ("generation_config.json", "config.json"):
+            value = read_optional_json(directory / file).get("eos_token_id")
+            eos_ids |= set(value if isinstance(value, list) else [value])
+        if "eos_token" in named_tokens:
+            eos_ids.add(backend.token_to_id(named_tokens["eos_token"]))
+        eos = tuple(sorted(i for i in eos_ids if isinstance(i, int)))
+        return cls(backend, eos, _read_templates(directory, config), named_tokens)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, added tokens included."""
+        return int(self._backend.get_vocab_size(with_added_tokens=True))
+
+    def encode(self, text: str, add_special: bool = True) -> list[int]:
+        """Token ids of `text`; `add_special` adds what the tokenizer puts around a plain prompt
+        (a first token, say). Rendered chats already hold it: encode those without.
+
+        Raises UserError when the text is not valid Unicode.
+        """
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UserError(
+                f"The text is not valid Unicode at character {error.start}. Send it as UTF-8."
+            ) from error
+        return list(self._backend.encode(text, add_special_tokens=add_special).ids)
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """Text of token ids; special tokens are left out unless `skip_special` is false."""
+        return str(self._backend.decode(list(ids), skip_special_tokens=skip_special))
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The conversation as the checkpoint's own template writes it; encode it with
+        `add_special=False`. Further `variables` reach the template as they are.
+
+        Raises UserError when there is no template or it refuses the messages.
+        """
+        source = self._templates.get("tool_use") if tools else None
+        source = source or self._templates.get("default")
+        if source is None:
+            raise UserError(
+                "This checkpoint has no chat template (chat_template.jinja, or chat_template in "
+                "tokenizer_config.json). Add one, or send plain text."
+            )
+        given = {
+            "messages": messages,
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        return template.render(source, {**self._named_tokens, **given, **variables})
+
+
+class StreamDecoder:
+    """Decodes a growing list of ids piece by piece. Joined, the pieces are `decode` of all ids;
+    none ends inside a UTF-8 character: bytes that may still become one wait for their rest."""
+
+    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._ids: list[int] = []  # the ids of the piece before, then those not yet shown
+        self._shown = 0  # how many of them are of the piece before
+
+    def push(self, token: int) -> str:
+        """The text that `token` completes; empty while a character is unfinished."""
+        self._ids.append(token)
+        piece = self._pending()
+        if not piece or piece.endswith(REPLACEMENT):
+            return ""
+        del self._ids[: self._shown]
+        self._shown = len(self._ids)
+        return piece
+
+    def finish(self) -> str:
+        """What is left at the end; an unfinished character shows as U+FFFD."""
+        piece = self._pending()
+        self._ids, self._shown = [], 0
+        return piece
+
+    def _pending(self) -> str:
+        # the piece before stays in view because some tokenizers decode a first token differently
+        before = self._tokenizer.decode(self._ids[: self._shown], self._skip_special)
+        return self._tokenizer.decode(self._ids, self._skip_special)[len(before) :]
+
+
+def _token_text(value: Any) -> str | None:
+    """A special token of tokenizer_config.json: text, or an object holding it, or null."""
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None
+
+
+def _read_templates(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """The chat templates by name; a file of its own outranks tokenizer_config.json."""
+    own = directory / "chat_template.jinja"
+    if own.is_file():
+        try:
+            return {"default": own.read_text(encoding="utf-8")}
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{own} cannot be read ({error}). Fetch this file again.") from error
+    value = config.get("chat_template")
+    if isinstance(value, str):
+        return {"default": value}
+    if isinstance(value, list):
+        try:
+            return {str(item["name"]): str(item["template"]) for item in value}
+        except (TypeError, KeyError) as error:
+            raise UserError(
+                f"{directory / 'tokenizer_config.json'}: chat_template must be text or a list of "
+                f"name and template. Fetch this file again."
+            ) from error
+    return {}

@@ -1,0 +1,125 @@
+"""Reading a checkpoint's config.json so that no field is ever ignored by accident. What the fields
+mean is known to each model family, not here."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from mkport.errors import UserError
+
+# Fields that say nothing about the arithmetic of a decode step.
+METADATA = frozenset(
+    {
+        "_attn_implementation_autoset",
+        "_name_or_path",
+        "architectures",
+        "bos_token_id",
+        "chunk_size_feed_forward",
+        "dtype",
+        "eos_token_id",
+        "id2label",
+        "initializer_range",
+        "label2id",
+        "model_type",
+        "pad_token_id",
+        "problem_type",
+        "return_dict",
+        "torch_dtype",
+        "transformers.js_config",
+        "transformers_version",
+        "unsloth_fixed",
+        "unsloth_version",
+        "use_cache",
+    }
+)
+
+# Fields of the base class that change the model unless they hold one of these values.
+BASE_FIXED: Mapping[str, tuple[Any, ...]] = {
+    "add_cross_attention": (False,),
+    "is_decoder": (False, True),
+    "is_encoder_decoder": (False,),
+    "output_attentions": (False, None),
+    "output_hidden_states": (False, None),
+    "pruned_heads": ({}, None),
+    "quantization_config": (None,),
+    "tie_encoder_decoder": (False,),
+}
+
+
+def refuse_unknown(
+    config: Mapping[str, Any],
+    implemented: Collection[str],
+    fixed: Mapping[str, tuple[Any, ...]],
+    family: str,
+) -> None:
+    """Raise UserError naming the first field of `config` that the family does not implement.
+
+    `implemented` are the fields the family reads; `fixed` maps a field to the only values it may
+    hold. Metadata and the base class's own fields are known here.
+    """
+    allowed = {**BASE_FIXED, **fixed}
+    for name, value in config.items():
+        if name in allowed:
+            if value not in allowed[name]:
+                wanted = " or ".join(repr(choice) for choice in allowed[name])
+                raise UserError(
+                    f"config.json: {name} = {value!r} is not implemented for the {family} family; "
+                    f"only {wanted} is. Use a checkpoint without it."
+                )
+        elif name not in implemented and name not in METADATA:
+            raise UserError(
+                f"config.json: the field {name!r} (= {value!r}) is not implemented for the "
+                f"{family} family, and ignoring it could give wrong numbers. Use a checkpoint "
+                f"without it, or remove the field if you know that it changes nothing."
+            )
+
+
+def whole(
+    config: Mapping[str, Any], name: str, default: int | None = None, multiple_of: int = 1
+) -> int:
+    """The positive whole number in field `name`; `default` when absent or null.
+
+    Raises UserError when it is missing without a default, not a positive whole number, or not a
+    multiple of `multiple_of`.
+    """
+    value = config.get(name)
+    if value is None:
+        if default is None:
+            raise UserError(f"config.json: the field {name!r} is missing. Add it.")
+        value = default
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise UserError(f"config.json: {name} = {value!r} must be a positive whole number.")
+    if value % multiple_of:
+        raise UserError(
+            f"config.json: {name} = {value} is not implemented: it must be a multiple of "
+            f"{multiple_of}, the width of the machine's vectors. Use a checkpoint of another size."
+        )
+    return value
+
+
+def positive(config: Mapping[str, Any], name: str, default: float | None = None) -> float:
+    """The positive finite number in field `name`; `default` when absent or null, else UserError."""
+    value = config.get(name)
+    if value is None:
+        value = default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
+        raise UserError(f"config.json: {name} = {value!r} must be a positive number.")
+    return float(value)
+
+
+def flag(config: Mapping[str, Any], name: str, default: bool) -> bool:
+    """The true or false in field `name`; `default` when absent or null, else UserError."""
+    value = config.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise UserError(f"config.json: {name} = {value!r} must be true or false.")
+    return value
+
+
+def token_ids(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    """The token ids in field `name` (one, a list, or null for none), else UserError."""
+    value = config.get(name)
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
+        raise UserError(f"config.json: {name} = {value!r} must be a token id or a list of them.")
+    return tuple(ids)
