@@ -92,7 +92,13 @@ def _rows(tensor: gguf.ReaderTensor, permuted: int) -> Iterator[np.ndarray]:
     step = max(ROWS_AT_ONCE // permuted, 1) * permuted if permuted else ROWS_AT_ONCE
     data = tensor.data if len(tensor.shape) > 1 else tensor.data[None]
     for first in range(0, len(data), step):
-        rows = gguf.dequantize(data[first : first + step], tensor.tensor_type)
+        try:
+            rows = gguf.dequantize(data[first : first + step], tensor.tensor_type)
+        except NotImplementedError as error:
+            raise UserError(
+                f"The GGUF tensor {tensor.name} is quantised as {tensor.tensor_type.name}, which "
+                f"the package gguf cannot undo. Use another GGUF file of this model."
+            ) from error
         if permuted:
             width = rows.shape[-1]
             # [heads, pairs, 2, in] -> [heads, 2, pairs, in]: the half-split order of config.json

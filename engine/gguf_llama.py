@@ -53,9 +53,10 @@ _OUTER = {
 }
 
 
-def _short(number: float) -> float:
-    """The shortest decimal that names this float32: 1e-05, not 9.999999747378752e-06."""
-    return float(str(np.float32(number)))
+def _short(number: Any) -> Any:
+    """A float32 by the shortest decimal that names it: 1e-05, not 9.999999747378752e-06. Anything
+    else as it is."""
+    return float(str(np.float32(number))) if isinstance(number, float) else number
 
 
 def config_of(path: Path, meta: Mapping[str, Any], tensor_names: list[str]) -> dict[str, Any]:
@@ -77,9 +78,11 @@ def config_of(path: Path, meta: Mapping[str, Any], tensor_names: list[str]) -> d
     config: dict[str, Any] = {"model_type": arch, "architectures": ["LlamaForCausalLM"]}
     for key, name in _FIELDS.items():
         if key in own:
-            config[name] = _short(own[key]) if isinstance(own[key], float) else own[key]
+            config[name] = _short(own[key])
     config["hidden_act"] = "silu"
-    config["vocab_size"] = own.get("vocab_size", len(meta.get("tokenizer.ggml.tokens", ())))
+    config["vocab_size"] = own.get("vocab_size")
+    if config["vocab_size"] is None and isinstance(meta.get("tokenizer.ggml.tokens"), list):
+        config["vocab_size"] = len(meta["tokenizer.ggml.tokens"])
     config["tie_word_embeddings"] = "output.weight" not in tensor_names
     for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding")):
         config[f"{name}_token_id"] = meta.get(f"tokenizer.ggml.{key}_token_id")
@@ -89,7 +92,10 @@ def config_of(path: Path, meta: Mapping[str, Any], tensor_names: list[str]) -> d
         config["rope_scaling"] = {"rope_type": "linear", "factor": factor}
     elif scaling != "none":
         raise _refused(path, f"{prefix}rope.scaling.type = {scaling!r}")
-    parsed = llama.LlamaConfig.from_hf(config)
+    try:
+        parsed = llama.LlamaConfig.from_hf(config)
+    except UserError as error:  # its words are config.json's, which the user has not seen
+        raise UserError(f"{path}, read as a config.json: {error}") from error
     for key in ("rope.dimension_count", "attention.value_length"):
         if own.get(key, parsed.head_dim) != parsed.head_dim:
             raise _refused(path, f"{prefix}{key} = {own[key]} for heads of {parsed.head_dim}")

@@ -35,7 +35,10 @@ def load(
     """
     directory = resolve(model, dtype or DEFAULT_DTYPE, progress)
     raw = read_json(directory / "config.json")
-    family, config = family_of(raw), parse_config(raw)
+    try:
+        family, config = family_of(raw), parse_config(raw)
+    except UserError as error:
+        raise UserError(f"{directory}: {error}") from error
     weights = open_weights(
         directory, family.tensor_shapes(config), family.ignored_shapes(config), dtype
     )

@@ -157,6 +157,9 @@ def test_load_refuses_a_directory_whose_files_do_not_belong_together(tiny_direct
     config.write_text("[]")
     with pytest.raises(UserError, match="JSON object"):
         load(str(tiny_directory))
+    config.write_text(text.replace("silu", "gelu"))
+    with pytest.raises(UserError, match=f"{tiny_directory}: .*hidden_act"):
+        load(str(tiny_directory))
     config.write_text(text)
     path = str(tiny_directory / "tokenizer.json")
     tokenizer = tokenizers.Tokenizer.from_file(path)
