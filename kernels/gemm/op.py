@@ -33,7 +33,9 @@ OP = Op(
         tensor("count", "i32", "[1] tokens of this step; later rows are left alone"),
         tensor("x", "f32", "[tokens, k] input"),
         tensor("w", "weight", "[n, k] weight"),
-        tensor("residual", "f32", "[tokens, n] added to the product; may be y itself", optional=True),
+        tensor(
+            "residual", "f32", "[tokens, n] added to the product; may be y itself", optional=True
+        ),
         tensor("y", "f32", "[tokens, n] output"),
         integer("n", "output columns"),
         integer("k", "input columns, a multiple of 16"),

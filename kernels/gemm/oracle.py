@@ -1,7 +1,6 @@
 """What gemm must compute, in PyTorch, and the cases it is checked on."""
 
 import numpy as np
-import torch
 
 from mkport.declare.case import Case, stored
 

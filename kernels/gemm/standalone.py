@@ -67,7 +67,7 @@ def join(acc):
 
 @njit(nogil=True, cache=True)
 def gemm(x, w, y, residual=None):
-    """y[t, n] = sum_k x[t, k] w[n, k] (+ residual[t, n]); x [tokens, k], w [n, k], y [tokens, n]."""
+    """y = x w^T (+ residual); x [tokens, k], w [n, k], y and residual [tokens, n]."""
     acc = np.empty((CHAINS, LANES), np.float32)
     for n0 in range(0, len(w), TILE):  # a tile of weight rows stays in cache for every token
         for t in range(len(x)):

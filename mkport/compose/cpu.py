@@ -41,7 +41,9 @@ def compose_cpu(ops: Sequence[Op], weights: str, cache: str, title: str = "") ->
     """
     for name, dtype in (("weights", weights), ("key-value cache", cache)):
         if dtype not in STORAGE:
-            raise UserError(f"The {name} type {dtype!r} is unknown; the CPU machine has bf16 and f32.")
+            raise UserError(
+                f"The {name} type {dtype!r} is unknown; the CPU machine has bf16 and f32."
+            )
     sections = [
         ("Vector primitives", _copy(CPU / "vector.py", storage=(weights, cache))),
         ("Dot products", _copy(CPU / "dot.py")),
@@ -129,11 +131,11 @@ def _dispatch(ops: Sequence[Op]) -> str:
     parts = [
         "@body\n"
         "def tensor_at(table, record, word):\n"
-        '    """The address of the tensor whose place in the table is in the record; 0 if absent."""\n'
+        '    """The address of the tensor whose place the record holds; 0 if absent."""\n'
         "    place = get_i32(record, word)\n"
         "    return get_i64(table, place) if place >= 0 else 0\n"
     ]
-    branches = []
+    branches: list[str] = []
     for code, op in enumerate(ops):
         if not _has_body(op):
             continue

@@ -77,7 +77,9 @@ class Op:
 
     def __post_init__(self) -> None:
         if len(self.args) > MAX_ARGS:
-            raise ValueError(f"op {self.name}: {len(self.args)} arguments, the record holds {MAX_ARGS}")
+            raise ValueError(
+                f"op {self.name}: {len(self.args)} arguments, the record holds {MAX_ARGS}"
+            )
         names = [arg.name for arg in self.args]
         if len(set(names)) != len(names):
             raise ValueError(f"op {self.name}: an argument name occurs twice in {names}")

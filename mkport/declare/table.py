@@ -28,11 +28,15 @@ class TensorSpec:
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPE_BYTES:
-            raise ValueError(f"tensor {self.name}: dtype {self.dtype!r} is not one of {list(DTYPE_BYTES)}")
+            raise ValueError(
+                f"tensor {self.name}: dtype {self.dtype!r} is not one of {list(DTYPE_BYTES)}"
+            )
         if not self.logical:
             object.__setattr__(self, "logical", self.shape)
         if not 1 <= len(self.logical) <= MAX_DIMS:
-            raise ValueError(f"tensor {self.name}: {len(self.logical)} logical dimensions, not 1 to {MAX_DIMS}")
+            raise ValueError(
+                f"tensor {self.name}: {len(self.logical)} logical dimensions, not 1 to {MAX_DIMS}"
+            )
 
     @property
     def nbytes(self) -> int:

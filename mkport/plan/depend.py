@@ -18,7 +18,7 @@ Box = tuple[tuple[int, int], ...]
 
 JOIN = Op(
     name="join",
-    doc="Has no tiles: it waits for up to four nodes and signals once, where a node waits for more.",
+    doc="No tiles: waits for up to four nodes and signals once, where a node waits for more.",
     args=(),
     tiles=lambda a: 0,
     access=lambda a, tile: (),
@@ -80,7 +80,7 @@ def _reduce(needs: list[int], ancestors: list[int]) -> list[int]:
 
 
 def _conflicts(graph: Graph) -> list[list[int]]:
-    """For each node the earlier nodes it conflicts with (those hidden by later writers left out)."""
+    """For each node the earlier nodes it conflicts with, less those hidden by later writers."""
     writers: dict[str, list[tuple[int, Box]]] = {name: [] for name in graph.tensors}
     readers: dict[str, list[tuple[int, Box]]] = {name: [] for name in graph.tensors}
     result: list[list[int]] = []
@@ -117,8 +117,12 @@ def _hull(access: Access) -> Box | None:
 
 
 def _overlap(a: Box, b: Box) -> bool:
-    return all(lo < other_hi and other_lo < hi for (lo, hi), (other_lo, other_hi) in zip(a, b, strict=True))
+    return all(
+        lo < other_hi and other_lo < hi for (lo, hi), (other_lo, other_hi) in zip(a, b, strict=True)
+    )
 
 
 def _inside(inner: Box, outer: Box) -> bool:
-    return all(o_lo <= lo and hi <= o_hi for (lo, hi), (o_lo, o_hi) in zip(inner, outer, strict=True))
+    return all(
+        o_lo <= lo and hi <= o_hi for (lo, hi), (o_lo, o_hi) in zip(inner, outer, strict=True)
+    )

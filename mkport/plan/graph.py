@@ -60,7 +60,7 @@ class Graph:
             raise ValueError(f"node {label!r}: op {op.name} has no argument {unknown[0]!r}")
         if missing := sorted(known - optional - set(args)):
             raise ValueError(f"node {label!r}: op {op.name} needs the argument {missing[0]!r}")
-        args = {name: None for name in optional} | args
+        args = dict.fromkeys(optional) | args
         for arg in op.tensors:
             if args[arg.name] is not None and args[arg.name] not in self.tensors:
                 raise ValueError(f"node {label!r}: no tensor {args[arg.name]!r} for {arg.name!r}")

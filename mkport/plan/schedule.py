@@ -31,7 +31,9 @@ class Schedule:
         known = 0 <= node < len(self.graph.nodes)
         label = self.graph.nodes[node].label if known else f"unknown node {node}"
         last = first + stride * (count - 1)
-        if count <= 1:
+        if count < 1:
+            tiles = "without tiles"
+        elif count == 1:
             tiles = f"tile {first}"
         elif stride == 1:
             tiles = f"tiles {first}..{last}"

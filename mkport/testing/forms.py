@@ -9,6 +9,7 @@ import numpy as np
 from mkport.compose import Program
 from mkport.declare import RECORD, RECORD_WORDS, Op
 from mkport.declare.case import WIDTHS, Case
+from mkport.declare.table import Kind
 from mkport.machines.cpu.build import build
 from mkport.machines.cpu.machine import CpuMachine
 from mkport.machines.cpu.memory import allocate
@@ -77,7 +78,9 @@ def _graph_of(op: Op, case: Case, program: Program) -> tuple[Graph, Outputs]:
             arrays[arg.name] = allocate(WIDTHS[str(given.dtype)], given.shape)
             arrays[arg.name][...] = given
             logical = case.logical.get(arg.name, ())
-            kind = "state" if id(given) in written else "weight" if arg.dtype == "weight" else "input"
+            kind: Kind = (
+                "state" if id(given) in written else "weight" if arg.dtype == "weight" else "input"
+            )
             graph.tensor(arg.name, WIDTHS[str(given.dtype)], given.shape, kind, logical)
         args[arg.name] = names[id(given)]
     graph.add(op, op.name, **args)

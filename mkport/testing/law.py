@@ -1,4 +1,4 @@
-"""The tolerance law: what a kernel's error may be, decided by PyTorch's own error, not by a knob."""
+"""The tolerance law: PyTorch's own error decides what a kernel's may be; there is no knob."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Finds an op's files (oracle, standalone, ladder) beside its declaration and loads them by path."""
+"""Finds an op's files (oracle, standalone, ladder) beside its declaration; loads them by path."""
 
 import hashlib
 import importlib.util
@@ -13,7 +13,9 @@ from mkport.errors import UserError
 
 def load_file(path: Path) -> ModuleType:
     """Imports a Python file by its path, once."""
-    name = f"mkport_part_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    name = (
+        f"mkport_part_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    )
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

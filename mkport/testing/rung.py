@@ -1,6 +1,7 @@
 """Runs one rung of a ladder: checks it against the oracle beside it, then times it."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ def run_rung(file: str, repeats: int = 5) -> bool:
     return fine
 
 
-def _best(run, repeats: int) -> float:
+def _best(run: Callable[[], object], repeats: int) -> float:
     times = []
     for _ in range(repeats):
         started = time.perf_counter()

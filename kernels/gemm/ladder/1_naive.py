@@ -9,7 +9,7 @@ from numba import njit
 
 @njit(nogil=True)
 def gemm(x, w, y, residual=None):
-    """y[t, n] = sum_k x[t, k] w[n, k] (+ residual[t, n]); x [tokens, k], w [n, k], y [tokens, n]."""
+    """y = x w^T (+ residual); x [tokens, k], w [n, k], y and residual [tokens, n]."""
     for t in range(len(x)):
         for n in range(len(w)):
             total = 0.0  # in double: one long chain of float32 sums would lose digits

@@ -14,7 +14,7 @@ LANES = 16
 
 @njit(nogil=True)
 def gemm(x, w, y, residual=None):
-    """y[t, n] = sum_k x[t, k] w[n, k] (+ residual[t, n]); x [tokens, k], w [n, k], y [tokens, n]."""
+    """y = x w^T (+ residual); x [tokens, k], w [n, k], y and residual [tokens, n]."""
     acc = np.empty(LANES, np.float32)
     for t in range(len(x)):
         for n in range(len(w)):

@@ -85,7 +85,8 @@ class CpuMachine:
             inbox.put(None)
         for thread in self._threads:
             thread.join()
-        self._inboxes, self._threads = [], []
+        self._inboxes.clear()
+        self._threads.clear()
 
     def __enter__(self) -> "CpuMachine":
         return self

@@ -8,7 +8,11 @@ from mkport.declare import TensorSpec
 from mkport.errors import UserError
 
 ALIGN = 64  # bytes: a cache line, a 16-lane vector
-NUMPY = {"f32": np.dtype(np.float32), "bf16": np.dtype(np.uint16), "i32": np.dtype(np.int32)}
+NUMPY: dict[str, np.dtype] = {
+    "f32": np.dtype(np.float32),
+    "bf16": np.dtype(np.uint16),
+    "i32": np.dtype(np.int32),
+}
 POISON = {"f32": np.nan, "bf16": 0x7FC0, "i32": -(2**31)}  # NaN, NaN, an index that is never valid
 
 
@@ -21,7 +25,9 @@ def allocate(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     return raw[start : start + size].view(kind).reshape(shape)
 
 
-def place(specs: Mapping[str, TensorSpec], given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def place(
+    specs: Mapping[str, TensorSpec], given: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """Every tensor's array: those given, checked against the table; the rest allocated.
 
     Raises UserError for a weight that is missing, or for a wrong dtype, shape or layout.
@@ -32,7 +38,9 @@ def place(specs: Mapping[str, TensorSpec], given: Mapping[str, np.ndarray]) -> d
     for name, spec in specs.items():
         if name not in given:
             if spec.kind == "weight":
-                raise UserError(f"The weight {name!r} {list(spec.shape)} is missing; give its array.")
+                raise UserError(
+                    f"The weight {name!r} {list(spec.shape)} is missing; give its array."
+                )
             arrays[name] = allocate(spec.dtype, spec.shape)
             continue
         array = given[name]

@@ -164,7 +164,9 @@ def keep_lanes(typingctx, value, first, end, fill):
         lane = ir.Constant(_IVEC, list(range(LANES)))
 
         def spread(scalar, vector):
-            one = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(_I32, 0))
+            one = builder.insert_element(
+                ir.Constant(vector, ir.Undefined), scalar, ir.Constant(_I32, 0)
+            )
             return builder.shuffle_vector(one, one, ir.Constant(_IVEC, [0] * LANES))
 
         low = spread(builder.trunc(first, _I32), _IVEC)
@@ -213,7 +215,7 @@ join_max = _fold(
 
 @intrinsic
 def join_sums(typingctx, address, index):
-    """Lane i is `join_sum` of the i-th of 16 stored vectors, with the same pairs added: same bits."""
+    """Lane i is `join_sum` of the i-th of 16 stored vectors: the same pairs are added."""
 
     def codegen(context, builder, sig, args):
         base = builder.gep(builder.inttoptr(args[0], _F32.as_pointer()), [args[1]])
@@ -279,7 +281,9 @@ def _scalar_load(name, element, numba_type, doc):
 
 def _scalar_store(name, element, numba_type, doc):
     def codegen(context, builder, sig, args):
-        builder.store(args[2], builder.gep(builder.inttoptr(args[0], element.as_pointer()), [args[1]]))
+        builder.store(
+            args[2], builder.gep(builder.inttoptr(args[0], element.as_pointer()), [args[1]])
+        )
         return context.get_dummy_value()
 
     def typed(typingctx, address, index, value):

@@ -8,7 +8,6 @@ from numba import njit
 
 from mkport.machines.cpu.sync import (
     add_release,
-    get_i64,
     load_acquire,
     now_ns,
     set_i64,
@@ -62,7 +61,9 @@ def note_stuck(errors, worker, index, counter, seen, wanted):
     error_model="numpy",
     cache=True,
 )
-def run_worker(worker, records, count, table, counters, step, arena, spins, limit_ns, errors, trace):
+def run_worker(
+    worker, records, count, table, counters, step, arena, spins, limit_ns, errors, trace
+):
     """Runs one worker's list for one step; false when the step was aborted.
 
     `records` int32 [count, RECORD_WORDS], `table` int64 tensor addresses, `counters` int32 one

@@ -1,0 +1,164 @@
+"""Runs a model's steps on the CPU machine: tokens of sequences in, logits and choices out.
+
+It owns the machines (one for decoding, one for prompt chunks, sharing weights and cache) and the
+page table. Which token comes next, and when to stop, is the caller's business.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mkport.bandwidth import usable_cores
+from mkport.compose import Program, compose_cpu
+from mkport.declare.case import from_bf16
+from mkport.engine.load import LoadedModel
+from mkport.errors import UserError
+from mkport.machines.cpu.machine import CpuMachine
+from mkport.machines.cpu.memory import allocate
+from mkport.models.step import StepShape
+from mkport.plan import Graph, Schedule, deal
+from mkport.verify import verify
+
+PROMPT_CHUNK = 64  # prompt tokens in one step
+PAGE = 64  # keys in a page of the cache
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A verified schedule of a model's step and the program that runs it."""
+
+    shape: StepShape
+    schedule: Schedule
+    program: Program
+
+
+def plan_step(model: LoadedModel, shape: StepShape, workers: int) -> Planned:
+    """Builds, deals, verifies and composes one step of a model."""
+    graph: Graph = model.family.build(model.config, shape)
+    schedule = deal(graph, workers)
+    verify(schedule)
+    title = f"One step of {model.directory.name}"
+    ops = schedule.graph.ops
+    return Planned(shape, schedule, compose_cpu(ops, shape.weights, shape.cache, title))
+
+
+class Decoder:
+    """Steps of one model. Use as a context manager, or `close`.
+
+    `batch` sequences can be decoded side by side; `context` positions each, the model's own limit
+    at most. `workers` defaults to the usable cores. The cache is stored like the weights.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        *,
+        batch: int = 1,
+        context: int | None = None,
+        workers: int | None = None,
+        chunk: int = PROMPT_CHUNK,
+        page: int = PAGE,
+        all_logits: bool = False,
+    ) -> None:
+        self.model = model
+        self.batch = batch
+        self.context = min(context or model.config.context, model.config.context)
+        self.workers = workers or usable_cores()
+        dtype = model.weights.dtype
+        decode = StepShape(
+            rows=batch,
+            context=self.context,
+            sequences=batch,
+            logits=batch,
+            page=page,
+            weights=dtype,
+            cache=dtype,
+        )
+        rows = max(chunk, batch)
+        prompt = replace(decode, rows=rows, logits=rows if all_logits else batch)
+        table = np.arange(batch * decode.pages_per_sequence, dtype=np.int32)
+        self._page_table: np.ndarray = table.reshape(batch, -1)
+        self.decode = plan_step(model, decode, self.workers)
+        shared = self._shared(self.decode.schedule.graph)
+        self._machines = [(decode, CpuMachine(self.decode.program, self.decode.schedule, shared))]
+        if rows > batch or all_logits:
+            planned = plan_step(model, prompt, self.workers)
+            self._machines.append((prompt, CpuMachine(planned.program, planned.schedule, shared)))
+        self.chunk = rows
+
+    @property
+    def machine(self) -> CpuMachine:
+        """The machine that decodes."""
+        return self._machines[0][1]
+
+    def step(
+        self, tokens: Sequence[tuple[int, int, int]], wanted: Sequence[int], trace: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Runs one step over `tokens`, each (sequence, position, id), in ascending position.
+
+        Every earlier position of each sequence has been run. Returns, for the rows `wanted` of
+        `tokens`, the greedy choices int32 [wanted] (-1 where logits are not finite) and the
+        logits float32 [wanted, vocabulary]; both are overwritten by the next step.
+        """
+        shape, machine = next(
+            (s, m) for s, m in self._machines if len(tokens) <= s.rows and len(wanted) <= s.logits
+        )
+        for sequence, position, token in tokens:
+            if not 0 <= token < self.model.config.vocab:
+                raise UserError(f"Token id {token} is outside the vocabulary.")
+            if not (0 <= sequence < self.batch and 0 <= position < self.context):
+                raise UserError(
+                    f"Position {position} of sequence {sequence} is outside the context of "
+                    f"{self.context} positions and {self.batch} sequences."
+                )
+        inputs = machine.tensors
+        inputs["count"][0], inputs["logit_count"][0] = len(tokens), len(wanted)
+        for row, (sequence, position, token) in enumerate(tokens):
+            inputs["rows"][row] = (sequence, position)
+            inputs["tokens"][row] = token
+        inputs["logit_rows"][: len(wanted)] = wanted
+        machine.step(trace)
+        return inputs["next"][: len(wanted)], inputs["logits"][: len(wanted)]
+
+    def prefill(self, sequence: int, ids: Sequence[int], start: int = 0) -> tuple[int, np.ndarray]:
+        """Runs a prompt, chunk by chunk, from position `start` on; the last token's choice and
+        logits. Raises UserError when it does not fit the context."""
+        if not ids:
+            raise UserError("The prompt is empty. Give at least one token.")
+        if start + len(ids) > self.context:
+            raise UserError(
+                f"The prompt reaches position {start + len(ids)}, but the context has "
+                f"{self.context} positions. Shorten the prompt."
+            )
+        for first in range(0, len(ids), self.chunk):
+            part = ids[first : first + self.chunk]
+            rows = [(sequence, start + first + i, token) for i, token in enumerate(part)]
+            last = first + self.chunk >= len(ids)
+            choice, logits = self.step(rows, [len(part) - 1] if last else [])
+        return int(choice[0]), logits[0]
+
+    def close(self) -> None:
+        """Ends the machines' threads."""
+        for _, machine in self._machines:
+            machine.close()
+
+    def __enter__(self) -> "Decoder":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _shared(self, graph: Graph) -> dict[str, np.ndarray]:
+        """Weights, rotary table, page table and cache: one copy for every machine."""
+        arrays: dict[str, np.ndarray] = {"page_table": self._page_table}
+        for name, spec in graph.tensors.items():
+            if name == "rope":
+                arrays[name] = self.model.family.rope_table(self.model.config, self.context)
+            elif spec.kind == "weight":
+                array = self.model.weights[name]
+                wide = spec.dtype == "f32" and array.dtype == np.uint16  # norm weights
+                arrays[name] = from_bf16(array) if wide else array
+            elif spec.kind == "state":
+                arrays[name] = allocate(spec.dtype, spec.shape)
+        return arrays

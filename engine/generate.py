@@ -1,0 +1,82 @@
+"""Generates text for one prompt: prefill, then one token a step until a stop token or a limit."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mkport.engine.decoder import Decoder
+from mkport.engine.tokenizer import StreamDecoder
+from mkport.errors import UserError
+
+
+@dataclass
+class Generation:
+    """What a finished generation was. Times in seconds."""
+
+    prompt_tokens: int
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+    reason: str = "length"  # "stop" at a stop token, "length" at the limit
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decode steps a second; the first token is the prefill's."""
+        return (len(self.ids) - 1) / self.decode_s if self.decode_s else 0.0
+
+
+def greedy(
+    decoder: Decoder, prompt: Sequence[int], max_tokens: int, stop: Sequence[int] = ()
+) -> Iterator[int]:
+    """The greedy continuation of a prompt, id by id, a stop id included.
+
+    Raises UserError when the prompt does not fit the context, or logits are not finite.
+    """
+    token, _ = decoder.prefill(0, prompt)
+    position = len(prompt)
+    for produced in range(1, max_tokens + 1):
+        if token < 0:
+            raise UserError(
+                f"The logits at position {position - 1} are not finite: the weights hold NaN or "
+                "infinity, or the cache type is too narrow for this model."
+            )
+        yield token
+        if token in stop or produced == max_tokens or position >= decoder.context:
+            return
+        choice, _ = decoder.step([(0, position, token)], [0])
+        token, position = int(choice[0]), position + 1
+
+
+def generate(
+    decoder: Decoder,
+    prompt: Sequence[int],
+    max_tokens: int,
+    show: Callable[[str], object] = lambda piece: None,
+) -> Generation:
+    """Runs a prompt to its end; `show` receives each piece of text as it is finished."""
+    tokenizer = decoder.model.tokenizer
+    stop = tokenizer.eos_ids
+    stream = StreamDecoder(tokenizer)
+    result = Generation(len(prompt))
+    pieces: list[str] = []
+
+    def emit(piece: str) -> None:
+        if piece:
+            pieces.append(piece)
+            show(piece)
+
+    started = time.perf_counter()
+    for token in greedy(decoder, prompt, max_tokens, stop):
+        now = time.perf_counter()
+        if not result.ids:
+            result.prefill_s, started = now - started, now
+        result.ids.append(token)
+        result.decode_s = now - started
+        if token in stop:
+            result.reason = "stop"
+        else:
+            emit(stream.push(token))
+    emit(stream.finish())
+    result.text = "".join(pieces)
+    return result
