@@ -10,6 +10,8 @@ import numpy as np
 from mkport.errors import UserError
 from mkport.models import rope
 from mkport.models.fields import flag, positive, refuse_unknown, token_ids, whole
+from mkport.models.step import Heads, Step, StepShape
+from mkport.plan import Graph
 
 MODEL_TYPE = "llama"
 
@@ -150,6 +152,24 @@ def ignored_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
     if config.tied:
         shapes["lm_head.weight"] = (config.vocab, config.hidden)
     return shapes
+
+
+def build(config: LlamaConfig, shape: StepShape) -> Graph:
+    """The step graph: sequential blocks, attention then the gated feed-forward."""
+    step = Step(shape, config.hidden)
+    heads = Heads(config.heads, config.kv_heads, config.head_dim)
+    step.embed("model.embed_tokens.weight", config.vocab)
+    for layer in range(config.layers):
+        block, label = f"model.layers.{layer}", f"layer {layer}"
+        h = step.rmsnorm(f"{label} / norm", f"{block}.input_layernorm.weight", config.norm_eps)
+        a = step.attention(layer, h, f"{block}.self_attn", heads)
+        width = config.heads * config.head_dim
+        step.add_product(f"{label} / o_proj", a, f"{block}.self_attn.o_proj.weight", width)
+        norm = f"{block}.post_attention_layernorm.weight"
+        h = step.rmsnorm(f"{label} / ffn_norm", norm, config.norm_eps)
+        step.gated(layer, h, f"{block}.mlp", config.ffn)
+    table = "model.embed_tokens.weight" if config.tied else "lm_head.weight"
+    return step.head("model.norm.weight", config.norm_eps, table, config.vocab)
 
 
 CONFIG = LlamaConfig  # the name under which every family offers its config class

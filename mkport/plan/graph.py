@@ -68,6 +68,13 @@ class Graph:
         self.nodes.append(node)
         return node
 
+    def first(self, nodes: int) -> "Graph":
+        """The graph cut off after its first `nodes` nodes; same tensors, same opcodes."""
+        cut = Graph(self.ops)
+        cut.tensors = self.tensors
+        cut.nodes = self.nodes[:nodes]
+        return cut
+
     @property
     def ops(self) -> list[Op]:
         """The distinct ops, given ones first, then by first use; a place here is the opcode."""

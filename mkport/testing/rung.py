@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +34,8 @@ def run_rung(file: str, repeats: int = 5) -> bool:
         print(f"{state:5} {name}: error {verdict.error:.2e}, allowed {verdict.allowed:.2e}")
     for name, shape in oracle.SHAPES.items() if fine else ():
         case = oracle.make(np.random.default_rng(0), "f32", "f32", **shape)
-        ours = _best(lambda case=case: oracle.call_standalone(kernel, case.a), repeats)
-        inputs = as_torch(case, "float32")
-        plain = _best(lambda inputs=inputs: oracle.oracle(inputs), repeats)
+        ours = _best(partial(oracle.call_standalone, kernel, case.a), repeats)
+        plain = _best(partial(oracle.oracle, as_torch(case, "float32")), repeats)
         print(f"{ours * 1e6:9.1f} us here, {plain * 1e6:9.1f} us PyTorch, float32: {name}")
     return fine
 

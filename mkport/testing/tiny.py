@@ -1,0 +1,61 @@
+"""Small random models of every family: the steps that ops are checked inside of."""
+
+import numpy as np
+
+from mkport.declare.case import stored
+from mkport.models import llama
+from mkport.models.step import StepShape
+from mkport.plan import Graph
+
+SHAPE = StepShape(rows=6, context=320, sequences=3, logits=4, page=16)
+LLAMA = llama.LlamaConfig(
+    hidden=64,
+    layers=2,
+    heads=6,
+    kv_heads=2,
+    head_dim=32,
+    ffn=112,
+    vocab=77,
+    norm_eps=1e-5,
+    rope_theta=10000.0,
+    rope_scaling=None,
+    context=512,
+    tied=True,
+    eos_ids=(2,),
+    bos_id=1,
+)
+
+
+def graphs(shape: StepShape) -> dict[str, Graph]:
+    """A step graph of each family's small model."""
+    return {"llama": llama.build(LLAMA, shape)}
+
+
+def fill(graph: Graph, shape: StepShape, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Random weights, a random cache and a ragged batch for a step graph.
+
+    The last row stays idle; one sequence has two tokens in the step, as in a prompt chunk.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    for name, spec in graph.tensors.items():
+        if name == "rope":
+            arrays[name] = llama.rope_table(LLAMA, shape.context)
+        elif spec.kind == "weight" and len(spec.shape) == 1:
+            arrays[name] = 1 + 0.1 * rng.standard_normal(spec.shape, np.float32)
+        elif spec.kind == "weight":
+            values = rng.standard_normal(spec.shape, np.float32) / np.sqrt(spec.shape[-1])
+            arrays[name] = stored(values, spec.dtype)
+        elif spec.kind == "state":
+            arrays[name] = stored(rng.standard_normal(spec.shape, np.float32), spec.dtype)
+    positions = [(0, 3), (1, 255), (1, 256), (2, 300), (2, 301)][: shape.rows - 1]
+    rows = np.full((shape.rows, 2), -1, np.int32)
+    rows[: len(positions)] = positions
+    pages = rng.permutation(shape.pool).astype(np.int32)
+    return arrays | {
+        "count": np.array([len(positions)], np.int32),
+        "tokens": rng.integers(0, LLAMA.vocab, shape.rows).astype(np.int32),
+        "rows": rows,
+        "page_table": pages.reshape(shape.sequences, -1),
+        "logit_count": np.array([3], np.int32),
+        "logit_rows": np.array([0, 2, 4, 0], np.int32)[: shape.logits],
+    }
