@@ -58,13 +58,14 @@ OP = Op(
         integer("page", "keys in a page, a multiple of 16"),
         integer("splits", "splits that the longest context needs"),
         integer("window", "keys a query sees, its own included; 0: all up to its own"),
+        integer("pages_per_sequence", "columns of the page table"),
         real("scale", "factor of the scores"),
     ),
     tiles=tiles,
     access=access,
     arena=lambda a: (
-        # 16 keys' partial lanes; a group's scores (16 keys), running m and l; its accumulators
-        4 * (16 * 16 + (a.heads // a.kv_heads) * (16 + 2 + a.head_dim) + 16)
+        # 16 keys' partial lanes, their weights; of each head the sums, a vector of m, one of l
+        4 * (16 * 16 + 16 + (a.heads // a.kv_heads) * (a.head_dim + 32))
     ),
     order=(
         "score = scale * (q . k as in gemm); blocks of 16 keys at absolute positions, ascending: "

@@ -1,0 +1,58 @@
+"""Rung 1: the definition. All scores of a split are kept, so the keys are passed over three times.
+
+The keys of a sequence lie in pages: key j in slot j % page of the page that the table names. A
+split of 256 keys leaves (sums, m, l), which another kernel joins with the other splits'.
+
+    python kernels/attention/ladder/1_naive.py
+"""
+
+import numpy as np
+from numba import njit
+
+SPLIT = 256  # keys
+
+
+@njit(nogil=True)
+def attention(q, k_pages, v_pages, page_table, rows, window, scale, partial):
+    """partial[t, s, h] = (sum_j e^(s_j - m) v_j, m, sum_j e^(s_j - m)) over split s's seen keys.
+
+    q [tokens, heads, head_dim]; pages [pages, kv_heads, page, head_dim]; page_table
+    [sequences, pages]; rows [tokens, 2] (sequence, position); partial
+    [tokens, splits, heads, head_dim + 16]. `window` 0: a token sees all keys up to its own.
+    """
+    tokens, heads, head_dim = q.shape
+    kv_heads, page = k_pages.shape[1:3]
+    scores = np.empty(SPLIT)
+    for t in range(tokens):
+        sequence, position = rows[t]
+        for s in range(partial.shape[1]):
+            first, end = s * SPLIT, min((s + 1) * SPLIT, position + 1)
+            if window > 0:
+                first = max(first, position - window + 1)
+            for h in range(heads if first < end else 0):
+                kv_head = h * kv_heads // heads
+                for j in range(first, end):
+                    key = k_pages[page_table[sequence, j // page], kv_head, j % page]
+                    total = 0.0
+                    for d in range(head_dim):
+                        total += np.float64(q[t, h, d]) * key[d]
+                    scores[j - first] = scale * total
+                m = scores[: end - first].max()
+                l = 0.0
+                for j in range(end - first):
+                    scores[j] = np.exp(scores[j] - m)
+                    l += scores[j]
+                for d in range(head_dim):
+                    total = 0.0
+                    for j in range(first, end):
+                        value = v_pages[page_table[sequence, j // page], kv_head, j % page]
+                        total += scores[j - first] * value[d]
+                    partial[t, s, h, d] = total
+                partial[t, s, h, head_dim] = m
+                partial[t, s, h, head_dim + 1] = l
+
+
+if __name__ == "__main__":
+    from mkport.testing import run_rung
+
+    run_rung(__file__)

@@ -1,0 +1,54 @@
+"""Rung 2: online softmax. One pass over the keys, and no score is kept.
+
+When a key raises the maximum m, what was summed so far is too large by e^(m' - m): it is scaled
+down, and the sums go on as if m' had been the maximum from the start.
+
+    python kernels/attention/ladder/2_online.py
+"""
+
+import numpy as np
+from numba import njit
+
+SPLIT = 256  # keys
+
+
+@njit(nogil=True)
+def attention(q, k_pages, v_pages, page_table, rows, window, scale, partial):
+    """partial[t, s, h] = (sum_j e^(s_j - m) v_j, m, sum_j e^(s_j - m)) over split s's seen keys.
+
+    Shapes as in rung 1.
+    """
+    tokens, heads, head_dim = q.shape
+    kv_heads, page = k_pages.shape[1:3]
+    sums = np.empty(head_dim)
+    for t in range(tokens):
+        sequence, position = rows[t]
+        for s in range(partial.shape[1]):
+            first, end = s * SPLIT, min((s + 1) * SPLIT, position + 1)
+            if window > 0:
+                first = max(first, position - window + 1)
+            for h in range(heads if first < end else 0):
+                kv_head = h * kv_heads // heads
+                m, l = -np.inf, 0.0
+                sums[:] = 0
+                for j in range(first, end):
+                    physical, slot = page_table[sequence, j // page], j % page
+                    key, value = k_pages[physical, kv_head, slot], v_pages[physical, kv_head, slot]
+                    score = 0.0
+                    for d in range(head_dim):
+                        score += np.float64(q[t, h, d]) * key[d]
+                    score *= scale
+                    larger = max(m, score)
+                    rescale, weight = np.exp(m - larger), np.exp(score - larger)
+                    m, l = larger, l * rescale + weight
+                    for d in range(head_dim):
+                        sums[d] = sums[d] * rescale + weight * value[d]
+                partial[t, s, h, :head_dim] = sums
+                partial[t, s, h, head_dim] = m
+                partial[t, s, h, head_dim + 1] = l
+
+
+if __name__ == "__main__":
+    from mkport.testing import run_rung
+
+    run_rung(__file__)

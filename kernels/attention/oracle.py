@@ -1,0 +1,146 @@
+"""What a split of attention must compute, in PyTorch, and the cases it is checked on."""
+
+import numpy as np
+import torch
+
+from mkport.declare.case import Case, stored
+from mkport.kernels.attention.op import SPLIT
+
+SMOL = {"heads": 9, "kv_heads": 3, "head_dim": 64, "page": 16}
+SHAPES = {
+    "one short token": {"places": [(0, 4)], **SMOL},
+    "ragged batch, idle rows": {
+        "places": [(2, 254), (0, 255), (1, 256), (3, 0), (4, 599)],
+        "tokens": 8,
+        **SMOL,
+    },
+    "prefill chunk": {
+        "places": [(1, 20 + i) for i in range(9)] + [(0, 3)],
+        "heads": 8,
+        "kv_heads": 8,
+        "head_dim": 16,
+        "page": 16,
+    },
+    "chunk across a split": {
+        "places": [(0, 252 + i) for i in range(8)],
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 64,
+        "page": 64,
+    },
+    "8 queries a key": {
+        "places": [(0, 300), (1, 17)],
+        "heads": 32,
+        "kv_heads": 4,
+        "head_dim": 128,
+        "page": 64,
+    },
+    "heads of 112": {
+        "places": [(0, 65), (1, 15)],
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 112,
+        "page": 32,
+    },
+    "window below a page": {"places": [(i, 4 + i) for i in range(3)], "window": 6, **SMOL},
+    "window in a split": {
+        "places": [(0, 98), (1, 99), (2, 100), (3, 300), (4, 511)],
+        "window": 100,
+        **SMOL,
+        "page": 64,
+    },
+    "window over splits": {
+        "places": [(0, 298), (1, 299), (2, 300), (3, 811), (4, 599)],
+        "window": 300,
+        "heads": 4,
+        "kv_heads": 4,
+        "head_dim": 16,
+        "page": 16,
+    },
+}
+
+
+def oracle(t):
+    """partial with the seen splits' (sums, m, l) filled in, in the dtype of the given tensors."""
+    partial = t.partial.clone()
+    queries = t.q.reshape(len(t.q), t.heads, t.head_dim)
+    group = t.heads // t.kv_heads
+    for token in range(int(t.count[0])):
+        sequence, position = t.rows[token].tolist()
+        first = max(position - t.window + 1, 0) if t.window else 0
+        for split in range(first // SPLIT, position // SPLIT + 1):
+            j = torch.arange(max(first, split * SPLIT), min(position + 1, (split + 1) * SPLIT))
+            pages = t.page_table[sequence, j // t.page]
+            keys, values = (  # [keys, heads, head_dim]
+                cache[pages, :, j % t.page].repeat_interleave(group, 1)
+                for cache in (t.k_pages, t.v_pages)
+            )
+            scores = t.scale * torch.einsum("hd,jhd->hj", queries[token], keys)
+            m = scores.max(1, keepdim=True).values
+            weights = torch.exp(scores - m)
+            out = partial[token, split]  # [heads, head_dim + 16]
+            out[:, : t.head_dim] = torch.einsum("hj,jhd->hd", weights, values)
+            out[:, t.head_dim] = m[:, 0]
+            out[:, t.head_dim + 1] = weights.sum(1)
+    return {"partial": partial}
+
+
+def make(rng, weights, cache, places, heads, kv_heads, head_dim, page, tokens=0, window=0):
+    """Tokens at `places` (sequence, position), in `tokens` rows; cache storage `cache`.
+
+    Pages lie in random order. Every slot of the cache that no token sees is NaN, and logical pages
+    that no token sees lead to a page of NaN.
+    """
+    tokens = tokens or len(places)
+    sequences = 1 + max(sequence for sequence, _ in places)
+    longest = 1 + max(position for _, position in places)
+    per_sequence = -(-longest // page) + 1
+    seen = np.zeros((sequences, per_sequence * page), bool)
+    for sequence, position in places:
+        seen[sequence, max(position - window + 1, 0) if window else 0 : position + 1] = True
+    order = 1 + rng.permutation(sequences * per_sequence).reshape(sequences, per_sequence)
+    used = seen.reshape(sequences, per_sequence, page).any(2)
+    table = np.where(used, order, 0).astype(np.int32)
+    pools = []
+    for _ in range(2):
+        pool = np.full((1 + order.size, page, kv_heads, head_dim), np.nan, np.float32)
+        sequence, j = np.nonzero(seen)
+        visible = rng.standard_normal((len(j), kv_heads, head_dim), np.float32)
+        pool[table[sequence, j // page], j % page] = visible
+        pools.append(stored(pool.swapaxes(1, 2), cache))
+    rows = np.full((tokens, 2), -1, np.int32)
+    rows[: len(places)] = places
+    splits = -(-longest // SPLIT) + 1
+    return Case(
+        {
+            "count": np.array([len(places)], np.int32),
+            "rows": rows,
+            "page_table": table,
+            "q": rng.standard_normal((tokens, heads * head_dim), np.float32),
+            "k_pages": pools[0],
+            "v_pages": pools[1],
+            # splits that a token does not see keep what they hold
+            "partial": np.full((tokens, splits, heads, head_dim + 16), 7, np.float32),
+        },
+        {
+            "heads": heads,
+            "kv_heads": kv_heads,
+            "head_dim": head_dim,
+            "page": page,
+            "splits": splits,
+            "window": window,
+            "pages_per_sequence": per_sequence,
+            "scale": float(np.float32(head_dim**-0.5)),
+        },
+        ("partial",),
+        {name: (tokens, 2, kv_heads * head_dim) for name in ("k_pages", "v_pages")}
+        | {"partial": (tokens, splits, heads)},
+    )
+
+
+def call_standalone(kernel, a):
+    """Runs a rung or the standalone kernel on a case's arrays."""
+    live = int(a.count[0])
+    q = a.q[:live].reshape(live, a.heads, a.head_dim)
+    scale, partial = np.float32(a.scale), a.partial[:live]
+    kernel(q, a.k_pages, a.v_pages, a.page_table, a.rows[:live], a.window, scale, partial)
