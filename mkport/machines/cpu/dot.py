@@ -40,10 +40,10 @@ def dot_one(w, w_at, x, x_at, k, out, out_at):
 
 
 @body
-def chain_four(w, w_at, x, x_at, k, first, out, out_at, join):
+def chain_four(w, w_at, x, at, k, first, out, out_at, join):
     """One chain of four weight rows times four tokens; `join` adds it to what `out` holds."""
     w1, w2, w3 = w_at + k, w_at + 2 * k, w_at + 3 * k
-    x1, x2, x3 = x_at + k, x_at + 2 * k, x_at + 3 * k
+    x0, x1, x2, x3 = at
     a00, a01, a02, a03 = zeros(), zeros(), zeros(), zeros()
     a10, a11, a12, a13 = zeros(), zeros(), zeros(), zeros()
     a20, a21, a22, a23 = zeros(), zeros(), zeros(), zeros()
@@ -51,7 +51,7 @@ def chain_four(w, w_at, x, x_at, k, first, out, out_at, join):
     for i in range(first, k, 64):
         r0, r1 = load_weight(w, w_at + i), load_weight(w, w1 + i)
         r2, r3 = load_weight(w, w2 + i), load_weight(w, w3 + i)
-        t = load_f32(x, x_at + i)
+        t = load_f32(x, x0 + i)
         a00, a01, a02, a03 = fma(r0, t, a00), fma(r1, t, a01), fma(r2, t, a02), fma(r3, t, a03)
         t = load_f32(x, x1 + i)
         a10, a11, a12, a13 = fma(r0, t, a10), fma(r1, t, a11), fma(r2, t, a12), fma(r3, t, a13)
@@ -78,24 +78,32 @@ def put_four(out, out_at, a, b, c, d, join):
 
 
 @body
-def dot_tile(w, w_at, rows, x, x_at, tokens, k, arena):
+def dot_rows(w, w_at, rows, x, at, tokens, k, arena):
     """Up to 16 weight rows times up to 4 tokens, before the lanes are joined.
 
-    `arena` [2, 4 tokens, 16 rows, 16 lanes] float32 (8 KB): the first half receives the result,
-    the second is scratch. Read a token's 16 outputs by `join_sums(arena, token * 256)`.
+    `at` holds four tokens' first elements in `x`; those behind `tokens` are not read. `arena`
+    [2, 4 tokens, 16 rows, 16 lanes] float32 (8 KB): the first half receives the result, the
+    second is scratch. Read a token's 16 outputs by `join_sums(arena, token * 256)`.
     """
     fours = rows - rows % 4 if tokens == 4 else 0
     for r in range(0, fours, 4):
-        at, there = w_at + r * k, r * 16
-        chain_four(w, at, x, x_at, k, 0, arena, there, False)
-        chain_four(w, at, x, x_at, k, 16, arena, there, True)
-        chain_four(w, at, x, x_at, k, 32, arena, 1024 + there, False)
-        chain_four(w, at, x, x_at, k, 48, arena, 1024 + there, True)
+        row, there = w_at + r * k, r * 16
+        chain_four(w, row, x, at, k, 0, arena, there, False)
+        chain_four(w, row, x, at, k, 16, arena, there, True)
+        chain_four(w, row, x, at, k, 32, arena, 1024 + there, False)
+        chain_four(w, row, x, at, k, 48, arena, 1024 + there, True)
     for t in range(tokens):
         for v in range(t * 256, t * 256 + fours * 16, 16):
             store_f32(arena, v, add(load_f32(arena, v), load_f32(arena, 1024 + v)))
         for r in range(fours, rows):
-            dot_one(w, w_at + r * k, x, x_at + t * k, k, arena, t * 256 + r * 16)
+            dot_one(w, w_at + r * k, x, at[t], k, arena, t * 256 + r * 16)
+
+
+@body
+def dot_tile(w, w_at, rows, x, x_at, tokens, k, arena):
+    """`dot_rows` for tokens that lie one after another."""
+    at = (x_at, x_at + k, x_at + 2 * k, x_at + 3 * k)
+    dot_rows(w, w_at, rows, x, at, tokens, k, arena)
 
 
 @body
