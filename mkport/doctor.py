@@ -68,7 +68,7 @@ def _machine() -> Iterator[Row]:
         fix="" if new_enough else "install Python 3.11 or newer",
     )
     yield Row("system", "ok", f"{platform.system()} {platform.release()}, {platform.machine()}")
-    yield Row("cpu", "ok", _cpu_model())
+    yield Row("cpu", "ok", cpu_model())
     cores = usable_cores()
     yield Row("cores", "ok", f"{cores} of {os.cpu_count()} usable by this process")
     yield _vector_row()
@@ -76,7 +76,8 @@ def _machine() -> Iterator[Row]:
     yield Row("read bandwidth", "ok", f"{read_bandwidth(cores) / 1e9:.1f} GB/s on {cores} threads")
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """The processor's name."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         named = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mkport.trace.files import replace_file
+from mkport.files import replace_file
 from mkport.trace.trace import Trace
 
 PID = 1  # one process; 0 is the idle process to the viewer, so ids start at 1

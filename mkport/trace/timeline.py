@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mkport.errors import UserError
-from mkport.trace.files import replace_file
+from mkport.files import replace_file
 from mkport.trace.palette import FAINT, INK
 from mkport.trace.trace import Trace
 from mkport.trace.window import Window, cut

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mkport.errors import UserError
-from mkport.trace.files import replace_file
+from mkport.files import replace_file
 
 FORMAT = "mkport-trace-1"
 START, READY, END = 0, 1, 2  # columns of Trace.times
