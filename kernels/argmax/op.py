@@ -23,7 +23,6 @@ OP = Op(
     ),
     tiles=lambda a: a.y.shape[0],
     access=access,
-    arena=lambda a: 64,
     order="exact: the lower index wins a tie",
     folder=Path(__file__).parent,
 )

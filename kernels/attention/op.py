@@ -64,8 +64,8 @@ OP = Op(
     tiles=tiles,
     access=access,
     arena=lambda a: (
-        # 16 keys' partial lanes, their weights; of each head the sums, a vector of m, one of l
-        4 * (16 * 16 + 16 + (a.heads // a.kv_heads) * (a.head_dim + 32))
+        # of each query head: sums; vectors m, l, e^(m - m'), weights; the scores' partial lanes
+        4 * (a.heads // a.kv_heads) * (a.head_dim + 4 * 16 + 16 * 16)
     ),
     order=(
         "score = scale * (q . k as in gemm); blocks of 16 keys at absolute positions, ascending: "

@@ -9,7 +9,7 @@ def access(a, tile):
     """A tile reads its token's id and writes its row; which table row it reads is data."""
     yield read("count", (0, 1))
     yield read("tokens", (tile, tile + 1))
-    yield immutable("table", (0, a.table.shape[0]), (0, a.k))
+    yield immutable("table", (0, a.table.shape[0]), (0, a.k), picks=1)
     yield write("y", (tile, tile + 1), (0, a.k))
 
 

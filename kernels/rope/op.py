@@ -40,6 +40,7 @@ OP = Op(
         integer("heads", "heads of a row"),
         integer("head_dim", "columns of a head, a multiple of 16"),
         integer("page", "keys in a page"),
+        integer("pages_per_sequence", "columns of the page table"),
         integer("half_split", "1: pairs (i, i + head_dim / 2); 0: pairs (2 i, 2 i + 1)"),
     ),
     tiles=lambda a: a.x.shape[0],

@@ -20,12 +20,15 @@ class Access:
 
     `mode` is "read" (written earlier in this step), "write" (this tile is its one writer),
     "update" (read, then written in place) or "immutable" (no task of this step writes it, so it
-    may be streamed before any wait).
+    may be streamed before any wait). `picks` says that of the first dimension only so many
+    entries are touched, and which ones is data: the box holds all of them, so that what is proved
+    holds for every choice.
     """
 
     arg: str
     mode: Mode
     box: tuple[Range, ...]  # one [lo, hi) per logical dimension
+    picks: int | None = None
 
 
 def read(arg: str, *box: Range) -> Access:
@@ -43,6 +46,6 @@ def update(arg: str, *box: Range) -> Access:
     return Access(arg, "update", box)
 
 
-def immutable(arg: str, *box: Range) -> Access:
+def immutable(arg: str, *box: Range, picks: int | None = None) -> Access:
     """The tile reads bytes that nothing writes during the step: weights, earlier steps' cache."""
-    return Access(arg, "immutable", box)
+    return Access(arg, "immutable", box, picks)

@@ -15,8 +15,13 @@ from mkport.kernels.embed.op import OP as EMBED
 from mkport.kernels.gemm.op import OP as GEMM
 from mkport.kernels.gemm_rope.op import OP as GEMM_ROPE
 from mkport.kernels.gemm_silu.op import OP as GEMM_SILU
+from mkport.kernels.moe_combine.op import OP as MOE_COMBINE
+from mkport.kernels.moe_down.op import OP as MOE_DOWN
+from mkport.kernels.moe_group.op import OP as MOE_GROUP
+from mkport.kernels.moe_up.op import OP as MOE_UP
 from mkport.kernels.rmsnorm.op import OP as RMSNORM
 from mkport.kernels.select.op import OP as SELECT
+from mkport.kernels.topk.op import OP as TOPK
 from mkport.plan import Graph
 
 
@@ -59,6 +64,28 @@ class Heads:
     rope: bool = True  # rotates queries and keys
     half_split: bool = True  # pairs (i, i + head_dim / 2), else (2 i, 2 i + 1)
     window: int = 0  # keys a query sees, its own included; 0: all
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A layer's mixture of experts."""
+
+    experts: int
+    top: int  # experts of a token
+    ffn: int  # width of an expert
+    softmax: bool  # scores: softmax over all experts, else the sigmoid of each logit
+    renormalise: bool  # the chosen weights are divided by their sum
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class ExpertNames:
+    """The tensors of a layer's experts, stacked: [experts, rows, columns]."""
+
+    router: str
+    gate: str
+    up: str  # the same name as `gate` where one tensor holds gate, then up
+    down: str
 
 
 class Step:
@@ -153,6 +180,7 @@ class Step:
                 head_dim=a.head_dim,
                 k=self.hidden,
                 page=shape.page,
+                pages_per_sequence=shape.pages_per_sequence,
                 half_split=int(a.half_split),
             )
         partial = self.tensor(
@@ -176,6 +204,7 @@ class Step:
             kv_heads=a.kv_heads,
             head_dim=a.head_dim,
             page=shape.page,
+            pages_per_sequence=shape.pages_per_sequence,
             splits=shape.splits,
             window=a.window,
             scale=a.head_dim**-0.5,
@@ -217,6 +246,90 @@ class Step:
             k=self.hidden,
         )
         self.add_product(f"layer {layer} / down_proj", f, f"{prefix}.down_proj.weight", ffn)
+
+    def experts(self, layer: int, h: str, names: ExpertNames, e: Experts) -> None:
+        """x += the weighted sum of each token's chosen experts."""
+        rows, label = self.shape.rows, f"layer {layer}"
+        slots = min(e.experts, rows * e.top)
+        z = self.scratch("router_logits", rows, e.experts)
+        self.graph.add(
+            GEMM,
+            f"{label} / router",
+            count="count",
+            x=h,
+            w=self.weight(names.router, e.experts, self.hidden),
+            y=z,
+            n=e.experts,
+            k=self.hidden,
+        )
+        ids = self.tensor("chosen", "i32", (rows, e.top), "scratch")
+        weights = self.scratch("chosen_weights", rows, e.top)
+        self.graph.add(
+            TOPK,
+            f"{label} / topk",
+            count="count",
+            z=z,
+            ids=ids,
+            weights=weights,
+            experts=e.experts,
+            k=e.top,
+            softmax=int(e.softmax),
+            renormalise=int(e.renormalise),
+            scale=e.scale,
+        )
+        pairs = self.tensor("pairs", "i32", (rows * e.top,), "scratch")
+        listed = self.tensor("slots", "i32", (slots + 1, 2), "scratch")
+        self.graph.add(
+            MOE_GROUP,
+            f"{label} / group",
+            count="count",
+            ids=ids,
+            pairs=pairs,
+            slots=listed,
+            experts=e.experts,
+            k=e.top,
+        )
+        act = self.tensor("act", "f32", (rows * e.top, e.ffn), "scratch", (slots, e.ffn))
+        fused = names.gate == names.up
+        blocks = (e.experts, 2 * e.ffn if fused else e.ffn, self.hidden)
+        self.graph.add(
+            MOE_UP,
+            f"{label} / experts_up",
+            slots=listed,
+            pairs=pairs,
+            x=h,
+            w_gate=self.weight(names.gate, *blocks),
+            w_up=self.weight(names.up, *blocks),
+            act=act,
+            n=e.ffn,
+            k=self.hidden,
+            top=e.top,
+            up_row=e.ffn if fused else 0,
+        )
+        y = self.tensor("expert_out", "f32", (rows * e.top, self.hidden), "scratch",
+                        (slots, self.hidden))  # fmt: skip
+        self.graph.add(
+            MOE_DOWN,
+            f"{label} / experts_down",
+            slots=listed,
+            pairs=pairs,
+            act=act,
+            w=self.weight(names.down, e.experts, self.hidden, e.ffn),
+            y=y,
+            n=self.hidden,
+            k=e.ffn,
+        )
+        self.graph.add(
+            MOE_COMBINE,
+            f"{label} / combine_experts",
+            count="count",
+            weights=weights,
+            y=y,
+            x="x",
+            n=self.hidden,
+            top=e.top,
+            slots=slots,
+        )
 
     def head(self, norm: str, eps: float, table: str, vocab: int) -> Graph:
         """The wanted rows' final norm, logits and greedy choice; returns the finished graph."""

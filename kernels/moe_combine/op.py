@@ -1,0 +1,32 @@
+"""The weighted sum of a token's experts, added to its residual row, in order of choice."""
+
+from pathlib import Path
+
+from mkport.declare import Op, integer, read, tensor, update
+
+
+def access(a, tile):
+    """A tile is one token; which slots its experts were in is data, so it waits for all."""
+    yield read("count", (0, 1))
+    yield read("weights", (tile, tile + 1), (0, a.top))
+    yield read("y", (0, a.slots), (0, a.n))
+    yield update("x", (tile, tile + 1), (0, a.n))
+
+
+OP = Op(
+    name="moe_combine",
+    doc="x[t] += sum over choices c of weights[t, c] y[t * top + c]",
+    args=(
+        tensor("count", "i32", "[1] tokens of this step; later rows are left alone"),
+        tensor("weights", "f32", "[tokens, top] weights of the choices; NaN in a row without any"),
+        tensor("y", "f32", "[tokens * top, n] the experts' outputs, by token and choice"),
+        tensor("x", "f32", "[tokens, n] residual stream"),
+        integer("n", "columns, a multiple of 16"),
+        integer("top", "experts of a token"),
+        integer("slots", "slots of the schedule"),
+    ),
+    tiles=lambda a: a.x.shape[0],
+    access=access,
+    order="m = 0; best choice first, m = fma(weight, y, m); x + m",
+    folder=Path(__file__).parent,
+)

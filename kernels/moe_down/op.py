@@ -1,0 +1,50 @@
+"""The experts' second half: y = act Wd^T for each pair, with its own expert."""
+
+from pathlib import Path
+
+import numpy as np
+
+from mkport.declare import Op, immutable, integer, read, tensor, write
+
+TILE_ROWS = 16  # weight rows, that is output columns, of a tile
+
+
+def slots(a):
+    """Slots of the schedule: distinct experts that a step can have."""
+    return a.slots.shape[0] - 1
+
+
+def tiles(a):
+    """A tile for each (16 columns, slot), the slot fastest: every worker gets some of each."""
+    return -(-a.n // TILE_ROWS) * slots(a)
+
+
+def access(a, tile):
+    """A tile reads its slot's activations and its expert (any of all)."""
+    slot, column = tile % slots(a), tile // slots(a)
+    columns = (column * TILE_ROWS, np.minimum((column + 1) * TILE_ROWS, a.n))
+    yield read("slots", (0, slots(a) + 1), (0, 2))
+    yield read("pairs", (0, a.pairs.shape[0]))
+    yield read("act", (slot, slot + 1), (0, a.k))
+    yield immutable("w", (0, a.w.shape[0]), columns, (0, a.k), picks=1)
+    yield write("y", (slot, slot + 1), columns)
+
+
+OP = Op(
+    name="moe_down",
+    doc="y[token * top + choice] = act[p] w[e]^T, pair p of expert e",
+    args=(
+        tensor("slots", "i32", "[slots + 1, 2] (expert, first pair) of each slot"),
+        tensor("pairs", "i32", "[tokens * top] pairs, token * top + choice, in slot order"),
+        tensor("act", "f32", "[tokens * top, k] input, in the order of `pairs`"),
+        tensor("w", "weight", "[experts, n, k] down weights"),
+        tensor("y", "f32", "[tokens * top, n] output, by token and choice"),
+        integer("n", "output columns"),
+        integer("k", "expert width, a multiple of 16"),
+    ),
+    tiles=tiles,
+    access=access,
+    arena=lambda a: 2 * 4 * TILE_ROWS * 16 * 4,  # dot_rows' partial lanes
+    order="the product as in gemm",
+    folder=Path(__file__).parent,
+)

@@ -1,0 +1,61 @@
+"""The experts' first half: act = silu(x Wg^T) * (x Wu^T) for each pair, with its own expert.
+
+A tile is 16 columns of one slot. Which expert and which tokens a slot has is data; in logical
+coordinates its results are its own row, so no routing can make two tiles collide.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from mkport.declare import Op, immutable, integer, read, tensor, write
+
+TILE_ROWS = 16  # weight rows of gate and of up in a tile
+
+
+def slots(a):
+    """Slots of the schedule: distinct experts that a step can have."""
+    return a.slots.shape[0] - 1
+
+
+def tiles(a):
+    """A tile for each (16 columns, slot), the slot fastest: every worker gets some of each."""
+    return -(-a.n // TILE_ROWS) * slots(a)
+
+
+def access(a, tile):
+    """A tile reads the lists, its tokens (any of the step's) and its expert (any of all)."""
+    slot, column = tile % slots(a), tile // slots(a)
+    columns = (column * TILE_ROWS, np.minimum((column + 1) * TILE_ROWS, a.n))
+    experts = (0, a.w_gate.shape[0])
+    gate = columns
+    up = (columns[0] + a.up_row, columns[1] + a.up_row)
+    yield read("slots", (0, slots(a) + 1), (0, 2))
+    yield read("pairs", (0, a.pairs.shape[0]))
+    yield read("x", (0, a.x.shape[0]), (0, a.k))
+    yield immutable("w_gate", experts, gate, (0, a.k), picks=1)
+    yield immutable("w_up", experts, up, (0, a.k), picks=1)
+    yield write("act", (slot, slot + 1), columns)
+
+
+OP = Op(
+    name="moe_up",
+    doc="act[p] = silu(x[t] w_gate[e]^T) * (x[t] w_up[e]^T), pair p of token t and expert e",
+    args=(
+        tensor("slots", "i32", "[slots + 1, 2] (expert, first pair) of each slot"),
+        tensor("pairs", "i32", "[tokens * top] pairs, token * top + choice, in slot order"),
+        tensor("x", "f32", "[tokens, k] input"),
+        tensor("w_gate", "weight", "[experts, n, k], or [experts, 2 n, k] holding both"),
+        tensor("w_up", "weight", "[experts, n, k], or w_gate itself"),
+        tensor("act", "f32", "[tokens * top, n] output, in the order of `pairs`"),
+        integer("n", "expert width"),
+        integer("k", "input columns, a multiple of 16"),
+        integer("top", "experts of a token"),
+        integer("up_row", "row of an expert's block where up begins: 0, or n where gate is first"),
+    ),
+    tiles=tiles,
+    access=access,
+    arena=lambda a: 2 * (2 * 4 * TILE_ROWS * 16 * 4),  # dot_rows' partial lanes, twice
+    order="both products as in gemm; act = (gate / (1 + exp(-gate))) * up",
+    folder=Path(__file__).parent,
+)

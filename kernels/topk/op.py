@@ -1,0 +1,40 @@
+"""Router choice: the k best-scoring experts of each token, and their weights."""
+
+from pathlib import Path
+
+from mkport.declare import Op, integer, read, real, tensor, write
+
+
+def access(a, tile):
+    """A tile is one token."""
+    yield read("count", (0, 1))
+    yield read("z", (tile, tile + 1), (0, a.experts))
+    yield write("ids", (tile, tile + 1), (0, a.k))
+    yield write("weights", (tile, tile + 1), (0, a.k))
+
+
+OP = Op(
+    name="topk",
+    doc="ids[t] = the k largest z[t], best first; weights[t] = their scores",
+    args=(
+        tensor("count", "i32", "[1] tokens of this step; later rows are left alone"),
+        tensor("z", "f32", "[tokens, experts] router logits"),
+        tensor(
+            "ids", "i32", "[tokens, k] chosen experts; -1 where a logit of the row is not finite"
+        ),
+        tensor("weights", "f32", "[tokens, k] their weights; NaN in such a row"),
+        integer("experts", "number of experts"),
+        integer("k", "experts chosen for a token"),
+        integer("softmax", "1: softmax over all experts; 0: sigmoid of each logit"),
+        integer("renormalise", "1: the chosen weights are divided by their sum"),
+        real("scale", "factor of the weights, after renormalising"),
+    ),
+    tiles=lambda a: a.ids.shape[0],
+    access=access,
+    arena=lambda a: 4 * (-(-a.experts // 16) * 16 + 16),
+    order=(
+        "exact: the lower index wins a tie; exponentials summed in 16 lanes, expert e in lane "
+        "e % 16, lanes joined in halves; the chosen summed best first"
+    ),
+    folder=Path(__file__).parent,
+)
