@@ -38,7 +38,11 @@ def reader(ops: list[Op]) -> str:
         lines.append("  if (fread(record, 4, MK_RECORD_WORDS, stdin) != MK_RECORD_WORDS) return 1;")
         lines.append(f"  {{ auto a = {struct_name(op)}::load(record, table);")
         for arg in op.args:
-            value = f"(double)(int64_t)a.{arg.name}" if arg.kind == "tensor" else f"(double)a.{arg.name}"
+            value = (
+                f"(double)(int64_t)a.{arg.name}"
+                if arg.kind == "tensor"
+                else f"(double)a.{arg.name}"
+            )
             lines.append(f'    printf("%.9g\\n", {value});')
         lines.append("  }")
     return "\n".join([*lines, "}"])
@@ -71,7 +75,9 @@ def test_a_compiled_reader_finds_every_argument(tmp_path):
 
 def test_an_absent_tensor_is_null():
     gemm = all_ops()["gemm"]
-    words = gemm.encode(values_of(gemm) | {"residual": None}, dict.fromkeys("count x w y".split(), 3))
+    words = gemm.encode(
+        values_of(gemm) | {"residual": None}, dict.fromkeys("count x w y".split(), 3)
+    )
     place = [arg.name for arg in gemm.args].index("residual")
     assert words[place] == -1
 

@@ -1,0 +1,88 @@
+"""The composed CPU file: whole, readable from top to bottom, and byte-identical to its sources."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import mkport.machines.cpu as cpu
+from mkport.compose import compose_cpu
+from mkport.declare import Op
+from mkport.errors import UserError
+from mkport.library import all_ops
+
+OPS = [op for op in all_ops().values() if (op.folder / "task.py").is_file()]
+
+
+@pytest.fixture(scope="module")
+def source() -> str:
+    return compose_cpu(OPS, "bf16", "bf16", "A title").source
+
+
+def definitions(path: Path) -> list[str]:
+    """The text of every function of a file, decorators included."""
+    text = path.read_text()
+    lines = text.splitlines(keepends=True)
+    found = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            found.append("".join(lines[first - 1 : node.end_lineno]))
+    return found
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_every_body_is_byte_identical_to_its_task(op, source):
+    bodies = definitions(op.folder / "task.py")
+    assert bodies
+    assert all(body in source for body in bodies)
+
+
+@pytest.mark.parametrize("name", ["vector", "dot", "sync", "worker"])
+def test_every_primitive_is_byte_identical_to_its_file(name, source):
+    folder = Path(cpu.__file__).parent
+    assert all(text in source for text in definitions(folder / f"{name}.py"))
+
+
+def test_it_is_one_file_that_imports_no_mkport(source):
+    modules = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name.split(".")[0] for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            modules.add((node.module or "").split(".")[0])
+    assert modules == {"sys", "collections", "numpy", "llvmlite", "numba"}
+
+
+def test_no_function_is_defined_twice(source):
+    names = [
+        n.name for n in ast.parse(source).body if isinstance(n, ast.FunctionDef | ast.ClassDef)
+    ]
+    assert len(set(names)) == len(names)
+
+
+def test_it_opens_with_its_contents(source):
+    head = source.split('"""')[1]
+    assert head.startswith("A title.")
+    sections = [line[len("# ======== ") : -len(" ========")] for line in source.splitlines() if line.startswith("# ======== ")]  # fmt: skip
+    assert [f"  {n}. {name}" for n, name in enumerate(sections, 1)] == [
+        line for line in head.splitlines() if line.startswith("  ")
+    ]
+
+
+@pytest.mark.parametrize(("weights", "cache"), [("f32", "bf16"), ("bf16", "f32")])
+def test_storage_types_are_the_program_s_own(weights, cache):
+    text = compose_cpu(OPS[:1], weights, cache).source
+    assert f"load_weight = load_{weights}" in text
+    assert f"load_{cache}" in text.split("load_kv", 1)[1].splitlines()[0]
+
+
+def test_an_unknown_storage_type_is_refused():
+    with pytest.raises(UserError, match="weights type 'fp8' is unknown"):
+        compose_cpu(OPS, "fp8", "bf16")
+
+
+def test_an_op_without_a_task_is_refused_by_name(tmp_path):
+    op = Op("mine", "nothing", (), lambda a: 0, lambda a, tile: (), "none", tmp_path)
+    with pytest.raises(UserError, match="Op mine has no CPU task: .*task.py is missing"):
+        compose_cpu([op], "f32", "f32")

@@ -1,0 +1,135 @@
+"""The CPU machine: right results, the same bits however it is run, and an end to every wait."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mkport.declare import RECORD
+from mkport.errors import UserError
+from mkport.machines.cpu.machine import CpuMachine, Stuck
+from tests.machines.chain import RESULT, chain, expected
+
+ROOT = Path(__file__).parents[2]
+SIGNAL, WAITS = RECORD["signal"].first, RECORD["waits"].first
+
+
+def run(workers: int, steps: int = 1, **options) -> np.ndarray:
+    schedule, program, given = chain(workers)
+    with CpuMachine(program, schedule, given, **options) as machine:
+        machine.poison()
+        for _ in range(steps):
+            machine.step()
+        return machine.tensors[RESULT].copy()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+def test_result_is_the_oracle_s_and_does_not_depend_on_workers(workers):
+    got = run(workers)
+    _, _, given = chain(1)
+    np.testing.assert_allclose(got, expected(given), rtol=0, atol=2e-5)
+    assert got.tobytes() == run(1).tobytes()
+
+
+def test_many_steps_give_the_same_bits():
+    schedule, program, given = chain(2)
+    with CpuMachine(program, schedule, given) as machine:
+        seen = set()
+        for _ in range(200):
+            machine.poison()
+            machine.step()
+            seen.add(machine.tensors[RESULT].tobytes())
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("first_step", [2**31 // 6 - 2, 2**32 // 6 - 2, 2**31 - 3])
+def test_counters_survive_their_wrap(first_step):
+    """Counters that gain 6 a step pass 2**31 and 2**32 within these five steps."""
+    assert run(2, steps=5, first_step=first_step).tobytes() == run(1).tobytes()
+
+
+def lose(schedule, what):
+    """The schedule with one signal of the third node gone, or its target raised."""
+    lists = [records.copy() for records in schedule.lists]
+    if what == "signal":
+        lists[0][2][SIGNAL] = -1
+    else:
+        lists[0][2][WAITS + 1] += 1
+    return replace(schedule, lists=tuple(lists))
+
+
+@pytest.mark.parametrize("what", ["signal", "target"])
+def test_a_lost_signal_ends_in_the_stuck_frontier(what):
+    schedule, program, given = chain(2)
+    with CpuMachine(program, lose(schedule, what), given, limit_s=0.2) as machine:
+        with pytest.raises(Stuck) as caught:
+            machine.step()
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "The step was aborted: a wait ran past its limit. Where the workers were:"
+    stuck = "gemm 3" if what == "signal" else "gemm 2"
+    assert any(stuck in line and "missing" in line for line in lines[1:])
+    assert all("has" in line and "needs" in line for line in lines[1:])
+
+
+def test_an_aborted_machine_starts_again_from_zero():
+    schedule, program, given = chain(2)
+    with CpuMachine(program, lose(schedule, "signal"), given, limit_s=0.1) as machine:
+        for _ in range(2):
+            with pytest.raises(Stuck, match="gemm 3"):
+                machine.step()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda given: given.pop("w1"), "weight 'w1' .* missing"),
+        (lambda given: given.update(extra=np.zeros(1, np.float32)), "no tensor 'extra'"),
+        (lambda given: given.update(w0=given["w0"].astype(np.float64)), "'w0' is float64"),
+        (lambda given: given.update(w0=given["w0"][:, :5].copy()), r"'w0' is float32\[96, 5\]"),
+        (lambda given: given.update(w0=given["w0"].T), "'w0' is not contiguous"),
+    ],
+)
+def test_wrong_tensors_are_refused_by_name(change, message):
+    schedule, program, given = chain(1)
+    change(given)
+    with pytest.raises(UserError, match=message):
+        CpuMachine(program, schedule, given)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux core affinity")
+def test_eight_workers_finish_on_one_core():
+    """Waiting workers give the core away, so a step of milliseconds does not take seconds."""
+    code = """
+        import os, time
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[0]})
+        from mkport.machines.cpu.machine import CpuMachine
+        from tests.machines.chain import chain
+        schedule, program, given = chain(8)
+        with CpuMachine(program, schedule, given, limit_s=5) as machine:
+            machine.step()
+            started = time.perf_counter()
+            for _ in range(20):
+                machine.step()
+            print(time.perf_counter() - started)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert float(done.stdout) < 20
+
+
+def test_a_trace_has_a_time_for_every_record():
+    schedule, program, given = chain(2)
+    with CpuMachine(program, schedule, given) as machine:
+        machine.step(trace=True)
+        for records, times in zip(schedule.lists, machine.times, strict=True):
+            assert times.shape == (len(records), 3)
+            assert (np.diff(times.ravel()) >= 0).all()
+        machine.step()
+        assert machine.times == []
