@@ -1,1 +1,1 @@
-"""The reference engine: loading, key-value cache, running, sampling. It imports mkport, never the reverse."""
+"""The reference engine: loading, cache, running, sampling. It imports mkport, never the reverse."""

@@ -37,7 +37,7 @@ def resolve(
     if dtype not in DTYPES:
         raise UserError(f"The dtype {dtype!r} is not known; choose one of {', '.join(DTYPES)}.")
     if model is None or model == DEMO:
-        return _converted(_demo_file(), dtype, progress)
+        return _converted(demo_file(), dtype, progress)
     path = Path(model).expanduser()
     if path.is_dir():
         if not (path / "config.json").is_file():
@@ -61,7 +61,7 @@ def resolve(
     )
 
 
-def _demo_file() -> Path:
+def demo_file() -> Path:
     """The GGUF inside the demo package, found without importing the package."""
     spec = importlib.util.find_spec(DEMO_PACKAGE)
     folders = (spec.submodule_search_locations or []) if spec is not None else []

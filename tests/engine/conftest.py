@@ -12,7 +12,7 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from mkport.engine.gguf_file import convert_gguf
-from mkport.engine.source import DEMO_PACKAGE, _demo_file
+from mkport.engine.source import DEMO_PACKAGE, demo_file
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, FFN = 32, 2, 4, 2, 16, 48
 
@@ -30,7 +30,7 @@ def demo_f32(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if importlib.util.find_spec(DEMO_PACKAGE) is None:
         pytest.skip("the demo model is not installed")
     out = tmp_path_factory.mktemp("demo") / "smollm2"
-    convert_gguf(_demo_file(), out, "f32")
+    convert_gguf(demo_file(), out, "f32")
     return out
 
 

@@ -92,9 +92,9 @@ def test_a_character_of_several_tokens_is_held_back(ours: Tokenizer) -> None:
 
 def test_splitting_is_that_of_llama_cpp(ours: Tokenizer) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
-    from mkport.engine.source import _demo_file
+    from mkport.engine.source import demo_file
 
-    model = llama_cpp.Llama(str(_demo_file()), vocab_only=True, verbose=False)
+    model = llama_cpp.Llama(str(demo_file()), vocab_only=True, verbose=False)
     for text in TEXTS:
         if "\x00" not in text:
             ids = model.tokenize(text.encode(), add_bos=False, special=True)

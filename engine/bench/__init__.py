@@ -1,0 +1,1 @@
+"""Benchmarks: contestants in processes of their own, measured in turns, checked before timed."""

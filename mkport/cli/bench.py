@@ -1,0 +1,61 @@
+"""`mkport bench`: decode speed against transformers and llama.cpp, in turns, same weights."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mkport.cli.output import JsonFlag, emit, progress
+
+CONTESTANTS = ("mkport", "transformers", "llama.cpp")
+PROMPT = (
+    "The history of reading machines is longer than the history of computers. Write three short "
+    "paragraphs about it, for people who have never thought about the question."
+)
+
+
+def command(
+    model: Annotated[
+        str | None, typer.Option(help="A model directory; llama.cpp takes part on the demo only.")
+    ] = None,
+    against: Annotated[
+        list[str] | None, typer.Option(help=f"Contestants: {', '.join(CONTESTANTS[1:])}.")
+    ] = None,
+    threads: Annotated[int, typer.Option(help="Threads of each; 0: all usable cores.", min=0)] = 0,
+    tokens: Annotated[int, typer.Option(help="Decode steps in a sample.", min=2)] = 64,
+    rounds: Annotated[int, typer.Option(help="Samples of each contestant.", min=1)] = 7,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write every sample to this JSON file.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure decode at batch 1: tokens a second, share of the memory bound, peak memory."""
+    from mkport.bandwidth import usable_cores
+    from mkport.engine.bench.decode import run, table
+    from mkport.engine.bench.gguf_bf16 import bf16_gguf
+    from mkport.engine.load import load
+    from mkport.engine.source import demo_file
+
+    demo = model in (None, "smollm2")
+    names = ["mkport", *(against if against is not None else CONTESTANTS[1 : 3 if demo else 2])]
+    with progress("loading the model"):
+        loaded = load(model)
+        gguf = bf16_gguf(demo_file()) if demo and "llama.cpp" in names else None
+    prompt = loaded.tokenizer.encode(PROMPT)
+    with progress("decoding in turns", total=rounds * len(names)) as advance:
+        report = run(
+            names,
+            loaded.directory,
+            gguf,
+            prompt,
+            loaded.weights.nbytes,
+            threads=threads or usable_cores(),
+            tokens=tokens,
+            rounds=rounds,
+            advance=advance,
+        )
+    if out is not None:
+        out.write_text(json.dumps(report.as_dict(), indent=1) + "\n")
+        out.with_suffix(".md").write_text(table(report))
+    emit(report.as_dict(), as_json, lambda console: console.print(table(report), markup=False))
