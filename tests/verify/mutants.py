@@ -321,6 +321,25 @@ def wrongly_immutable(dice: random.Random, lists: Lists, s: Schedule) -> Schedul
     return _with_graph(s, lists, {}, {number: {"s0": other, "frozen": dice.randint(0, 1)}})
 
 
+QUIET = (
+    dropped_signal_retargeted,
+    missing_wait,
+    missing_edge,
+    redirected_wait,
+    extra_wait,
+    split_record,
+    swapped_order,
+    moved_record,
+)
+
+
+def several_faults(dice: random.Random, lists: Lists, s: Schedule) -> Schedule | None:
+    """Faults on top of each other, none of which shows in a count."""
+    for mutation in dice.sample(QUIET, dice.randint(2, 3)):
+        s = mutation(dice, copy_lists(s), s) or s
+    return s
+
+
 SCHEDULE_MUTATIONS: tuple[Mutation, ...] = (
     dropped_signal,
     dropped_signal_retargeted,
@@ -344,6 +363,7 @@ SCHEDULE_MUTATIONS: tuple[Mutation, ...] = (
     moved_record,
     merged_lists,
     shuffled_workers,
+    several_faults,
 )
 GRAPH_MUTATIONS: tuple[Mutation, ...] = (
     moved_box,

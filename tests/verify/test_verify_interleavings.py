@@ -59,13 +59,13 @@ def test_random_graphs_have_joins() -> None:
     assert sum(any(node.op is JOIN for node in graph.nodes) for graph in graphs) >= 5
 
 
-@settings(max_examples=10)
-@given(seed=st.integers(0, 10**6), start=st.sampled_from([0, 7, NEAR_WRAP, -(2**31), -3]))
-def test_counters_grow_over_steps_and_wrap(seed: int, start: int) -> None:
-    schedule = deal(random_graph(seed), 4)
-    want = _program_order(schedule.graph, steps=4)
-    for turn in range(10):
-        assert _interleaved(schedule, turn, steps=4, start=start) == want
+@pytest.mark.parametrize("start", [0, 7, NEAR_WRAP, -(2**31), -3])
+def test_counters_grow_over_steps_and_wrap(start: int) -> None:
+    for seed in range(5):
+        schedule = deal(random_graph(seed), 4)
+        want = _program_order(schedule.graph, steps=4)
+        for turn in range(5):
+            assert _interleaved(schedule, turn, steps=4, start=start) == want
 
 
 def test_a_missing_edge_shows_in_the_bits() -> None:

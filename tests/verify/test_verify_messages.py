@@ -10,9 +10,10 @@ import pytest
 from mkport.declare import Access, Op, tensor, write
 from mkport.errors import UserError
 from mkport.plan import Graph, Schedule, deal
+from mkport.plan.depend import JOIN
 from mkport.verify import Problem, Refused, verify
-from tests.verify.mutants import FLAGS, RUN, SIGNAL, WAITS
-from tests.verify.toys import MIX
+from tests.verify.mutants import FLAGS, NODE, RUN, SIGNAL, WAITS
+from tests.verify.toys import MIX, SOURCES
 
 WHOLE = {
     **{"down": 1, "across": 3, "width": 4, "first": 0},
@@ -63,6 +64,14 @@ def test_missing_wait_names_records_tile_and_edge() -> None:
         edge=((0, 0), (1, 1)),
     )
     assert second.records == ((2, 0), (1, 1))
+
+
+def test_the_tile_is_where_the_boxes_meet_not_where_they_touch() -> None:
+    schedule = deal(_graph(use={"lo": 8}), 2)
+    schedule.lists[0][1, WAITS] = -1
+    (problem,) = _problems(schedule)
+    assert problem.records == ((1, 0), (0, 1))  # make tiles 1..2, of which only 2 is read
+    assert problem.box == ((0, 2), (8, 12))
 
 
 def test_write_after_read_without_a_counter() -> None:
@@ -135,6 +144,14 @@ def test_signals_that_no_compare_can_hold() -> None:
     )
 
 
+def test_the_largest_sum() -> None:
+    words = [(0, 0, SIGNAL + 1, 2**30), (1, 0, SIGNAL + 1, 2**30 - 2), (2, 0, SIGNAL + 1, 1)]
+    words += [(worker, 1, WAITS + 1, 2**31 - 1) for worker in range(3)]
+    verify(_schedule(*words))
+    (problem, *_) = _problems(_schedule(*words, (2, 0, SIGNAL + 1, 2)))
+    assert problem.message.startswith("the signals of counter 0 add up to 2147483648 in a step")
+
+
 def test_circle() -> None:
     schedule = _schedule()
     schedule.lists[1][:] = schedule.lists[1][::-1].copy()
@@ -159,6 +176,46 @@ def test_tile_that_runs_twice_and_tile_that_never_runs() -> None:
         ),
         Problem("coverage", "use tile 1 is in no record: add it to a run."),
     ]
+
+
+def _with_join() -> tuple[Schedule, int]:
+    """A schedule on one worker, and its join's place."""
+    g = Graph()
+    for name in ("w", *"abcdef"):
+        g.tensor(name, "f32", (2, 12), "weight" if name == "w" else "scratch")
+    for name in "abcde":
+        g.add(MIX, f"make {name}", **(WHOLE | {"dst": name, "w": "w"}))
+    sources = dict(zip(SOURCES, "abcde", strict=False))
+    g.add(MIX, "use", **(WHOLE | {"dst": "f", "w": "w"} | sources))
+    schedule = deal(g, 1)
+    node = next(n for n, node in enumerate(schedule.graph.nodes) if node.op is JOIN)
+    return schedule, int(np.flatnonzero(schedule.lists[0][:, NODE] == node)[0])
+
+
+def test_join_that_is_missing() -> None:
+    schedule, at = _with_join()
+    records = np.delete(schedule.lists[0], at, axis=0)
+    assert _problems(Schedule(schedule.graph, (records,), schedule.counters))[0] == Problem(
+        "coverage", "join before use has no tiles and needs exactly one record, but has 0: add one."
+    )
+
+
+def test_join_that_is_there_twice() -> None:
+    schedule, at = _with_join()
+    records = np.insert(schedule.lists[0], at, schedule.lists[0][at], axis=0)
+    assert _problems(Schedule(schedule.graph, (records,), schedule.counters))[0] == Problem(
+        "coverage",
+        "join before use has no tiles and needs exactly one record, but has 2: remove the others.",
+        records=((0, at), (0, at + 1)),
+    )
+
+
+def test_join_in_words() -> None:
+    schedule, at = _with_join()
+    schedule.lists[0][at, FLAGS] = 1
+    assert _problems(schedule)[0].message.startswith(
+        f"join before use without tiles (worker 0, record {at}) has flags set"
+    )
 
 
 def test_record_that_no_planner_made() -> None:
