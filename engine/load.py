@@ -11,14 +11,14 @@ from mkport.engine.tokenizer import Tokenizer
 from mkport.engine.weights import Weights, open_weights
 from mkport.errors import UserError
 from mkport.models import family_of, parse_config
-from mkport.models.llama import LlamaConfig
+from mkport.models.base import DecoderConfig
 
 
 @dataclass(frozen=True)
 class LoadedModel:
     """A checkpoint, ready for its step graph."""
 
-    config: LlamaConfig
+    config: DecoderConfig
     family: ModuleType  # the module of mkport.models that knows this model_type
     weights: Weights  # mapped, all tensors of one dtype
     tokenizer: Tokenizer

@@ -6,9 +6,17 @@ from types import ModuleType
 from typing import Any
 
 from mkport.errors import UserError
-from mkport.models import llama
+from mkport.models import cohere2, llama, mixtral, qwen3
+from mkport.models.base import DecoderConfig
 
-FAMILIES: dict[str, ModuleType] = {llama.MODEL_TYPE: llama}
+FAMILIES: dict[str, ModuleType] = {
+    cohere2.DENSE: cohere2,
+    cohere2.MOE: cohere2,
+    llama.MODEL_TYPE: llama,
+    mixtral.MODEL_TYPE: mixtral,
+    qwen3.DENSE: qwen3,
+    qwen3.MOE: qwen3,
+}
 
 
 def family_of(config: Mapping[str, Any]) -> ModuleType:
@@ -27,7 +35,7 @@ def family_of(config: Mapping[str, Any]) -> ModuleType:
     return FAMILIES[kind]
 
 
-def parse_config(config: Mapping[str, Any]) -> llama.LlamaConfig:
+def parse_config(config: Mapping[str, Any]) -> DecoderConfig:
     """The family's own config object for a config.json, every field read or refused by name."""
-    parsed: llama.LlamaConfig = family_of(config).CONFIG.from_hf(config)
+    parsed: DecoderConfig = family_of(config).CONFIG.from_hf(config)
     return parsed

@@ -23,6 +23,8 @@ METADATA = frozenset(
         "pad_token_id",
         "problem_type",
         "return_dict",
+        "router_aux_loss_coef",
+        "router_jitter_noise",
         "torch_dtype",
         "transformers.js_config",
         "transformers_version",
@@ -31,6 +33,9 @@ METADATA = frozenset(
         "use_cache",
     }
 )
+
+# Kinds of attention in a list of layer types.
+FULL, SLIDING = "full_attention", "sliding_attention"
 
 # Fields of the base class that change the model unless they hold one of these values.
 BASE_FIXED: Mapping[str, tuple[Any, ...]] = {
@@ -51,26 +56,31 @@ def refuse_unknown(
     fixed: Mapping[str, tuple[Any, ...]],
     family: str,
 ) -> None:
-    """Raise UserError naming the first field of `config` that the family does not implement.
+    """Raise UserError naming the fields of `config` that the family does not implement.
 
     `implemented` are the fields the family reads; `fixed` maps a field to the only values it may
     hold. Metadata and the base class's own fields are known here.
     """
     allowed = {**BASE_FIXED, **fixed}
-    for name, value in config.items():
-        if name in allowed:
-            if value not in allowed[name]:
-                wanted = " or ".join(repr(choice) for choice in allowed[name])
-                raise UserError(
-                    f"config.json: {name} = {value!r} is not implemented for the {family} family; "
-                    f"only {wanted} is. Use a checkpoint without it."
-                )
-        elif name not in implemented and name not in METADATA:
-            raise UserError(
-                f"config.json: the field {name!r} (= {value!r}) is not implemented for the "
-                f"{family} family, and ignoring it could give wrong numbers. Use a checkpoint "
-                f"without it, or remove the field if you know that it changes nothing."
-            )
+    wrong = [name for name, value in config.items() if value not in allowed.get(name, (value,))]
+    known = {*allowed, *implemented, *METADATA}
+    strange = [name for name in config if name not in known]
+    if not wrong and not strange:
+        return
+    parts = []
+    if wrong:
+        wanted = [
+            f"{name} = {config[name]!r} (only {' or '.join(map(repr, allowed[name]))} is)"
+            for name in wrong
+        ]
+        parts.append(f"{', '.join(wanted)} is not implemented for the {family} family.")
+    if strange:
+        fields = ", ".join(f"{name!r} (= {config[name]!r})" for name in strange)
+        parts.append(
+            f"The field {fields} is not implemented for the {family} family, and ignoring it could "
+            f"give wrong numbers; remove it if you know that it changes nothing."
+        )
+    raise UserError(f"config.json: {' '.join(parts)} Or use a checkpoint without it.")
 
 
 def whole(
@@ -94,6 +104,47 @@ def whole(
             f"{multiple_of}, the width of the machine's vectors. Use a checkpoint of another size."
         )
     return value
+
+
+def natural(config: Mapping[str, Any], name: str, default: int) -> int:
+    """As `whole`, but zero is allowed."""
+    value = config.get(name)
+    value = default if value is None else value
+    return 0 if value == 0 and not isinstance(value, bool) else whole(config, name, default)
+
+
+def choice(config: Mapping[str, Any], name: str, allowed: Collection[str], default: str) -> str:
+    """The text in field `name`; `default` when absent or null. Raises UserError unless allowed."""
+    value = config.get(name)
+    value = default if value is None else value
+    if not isinstance(value, str) or value not in allowed:
+        raise UserError(
+            f"config.json: {name} = {value!r} is not implemented; {' and '.join(allowed)} are. Use "
+            f"a checkpoint with one of these."
+        )
+    return value
+
+
+def layer_kinds(
+    config: Mapping[str, Any],
+    name: str,
+    layers: int,
+    allowed: Collection[str],
+    default: tuple[str, ...],
+) -> tuple[str, ...]:
+    """The list in field `name`, one kind a layer; `default` when absent or null, else UserError."""
+    value = config.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, list) or len(value) != layers:
+        raise UserError(f"config.json: {name} = {value!r} must be a list of {layers} kinds.")
+    for kind in value:
+        if kind not in allowed:
+            raise UserError(
+                f"config.json: {name} holds {kind!r}, which is not implemented; "
+                f"{' and '.join(allowed)} are. Use a checkpoint without it."
+            )
+    return tuple(value)
 
 
 def positive(config: Mapping[str, Any], name: str, default: float | None = None) -> float:

@@ -38,7 +38,9 @@ class RopeScaling:
     original_context: float = 0.0  # llama3: positions the model was first trained on
 
 
-def parse_rope(config: Mapping[str, Any], context: int) -> tuple[float, RopeScaling | None]:
+def parse_rope(
+    config: Mapping[str, Any], context: int, default_theta: float = DEFAULT_THETA
+) -> tuple[float, RopeScaling | None]:
     """Theta and scaling of a config.json, in its old form (`rope_theta`, `rope_scaling`) or its new
     one (`rope_parameters`). `context` is the default of llama3's original context, in positions.
 
@@ -53,7 +55,7 @@ def parse_rope(config: Mapping[str, Any], context: int) -> tuple[float, RopeScal
     rope = old or new or {}
     if not isinstance(rope, dict):
         raise UserError(f"config.json: {field} = {rope!r} must be an object.")
-    outer = positive(config, "rope_theta", DEFAULT_THETA)
+    outer = positive(config, "rope_theta", default_theta)
     theta = positive(rope, "rope_theta", outer)
     if config.get("rope_theta") is not None and theta != outer:
         raise UserError(

@@ -5,6 +5,7 @@ argument. Scratch is shared by all layers; the planner orders its reuse.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from mkport.declare.table import Kind
 from mkport.kernels.argmax.op import OP as ARGMAX
@@ -15,13 +16,10 @@ from mkport.kernels.embed.op import OP as EMBED
 from mkport.kernels.gemm.op import OP as GEMM
 from mkport.kernels.gemm_rope.op import OP as GEMM_ROPE
 from mkport.kernels.gemm_silu.op import OP as GEMM_SILU
-from mkport.kernels.moe_combine.op import OP as MOE_COMBINE
-from mkport.kernels.moe_down.op import OP as MOE_DOWN
-from mkport.kernels.moe_group.op import OP as MOE_GROUP
-from mkport.kernels.moe_up.op import OP as MOE_UP
+from mkport.kernels.layernorm.op import OP as LAYERNORM
 from mkport.kernels.rmsnorm.op import OP as RMSNORM
+from mkport.kernels.rope.op import OP as ROPE
 from mkport.kernels.select.op import OP as SELECT
-from mkport.kernels.topk.op import OP as TOPK
 from mkport.plan import Graph
 
 
@@ -64,28 +62,15 @@ class Heads:
     rope: bool = True  # rotates queries and keys
     half_split: bool = True  # pairs (i, i + head_dim / 2), else (2 i, 2 i + 1)
     window: int = 0  # keys a query sees, its own included; 0: all
+    norm_eps: float | None = None  # queries' and keys' heads are normed before they rotate
 
 
 @dataclass(frozen=True)
-class Experts:
-    """A layer's mixture of experts."""
+class Norm:
+    """How a model norms its residual stream."""
 
-    experts: int
-    top: int  # experts of a token
-    ffn: int  # width of an expert
-    softmax: bool  # scores: softmax over all experts, else the sigmoid of each logit
-    renormalise: bool  # the chosen weights are divided by their sum
-    scale: float = 1.0
-
-
-@dataclass(frozen=True)
-class ExpertNames:
-    """The tensors of a layer's experts, stacked: [experts, rows, columns]."""
-
-    router: str
-    gate: str
-    up: str  # the same name as `gate` where one tensor holds gate, then up
-    down: str
+    eps: float
+    mean: bool = False  # LayerNorm: the mean is taken off first; else RMSNorm
 
 
 class Step:
@@ -135,14 +120,19 @@ class Step:
             EMBED, "embed", count="count", tokens="tokens", table=table, y="x", k=self.hidden
         )
 
-    def rmsnorm(self, label: str, weight: str, eps: float) -> str:
-        """h = rmsnorm(x)."""
+    def norm(self, label: str, weight: str, norm: Norm) -> str:
+        """h = norm(x)."""
         h = self.scratch("h", self.shape.rows, self.hidden)
-        self.tensor(weight, "f32", (self.hidden,), "weight")
-        self.graph.add(
-            RMSNORM, label, count="count", x="x", w=weight, y=h, groups=1, k=self.hidden, eps=eps
-        )
+        self._norm(label, "count", "x", h, weight, norm)
         return h
+
+    def _norm(self, label: str, count: str, x: str, y: str, weight: str, norm: Norm) -> None:
+        self.tensor(weight, "f32", (self.hidden,), "weight")
+        args = {"count": count, "x": x, "w": weight, "y": y, "k": self.hidden, "eps": norm.eps}
+        if norm.mean:
+            self.graph.add(LAYERNORM, label, **args)
+        else:
+            self.graph.add(RMSNORM, label, groups=1, **args)
 
     def rope_table(self, name: str, head_dim: int) -> str:
         """Cosines and sines of every position; filled by the loader."""
@@ -150,39 +140,82 @@ class Step:
 
     def attention(self, layer: int, h: str, prefix: str, a: Heads) -> str:
         """Queries, cached keys and values, attention; returns [rows, heads * head_dim]."""
-        shape, width = self.shape, a.heads * a.head_dim
-        q = self.scratch("q", shape.rows, width)
-        pages = {
-            part: self.tensor(
-                f"cache.{layer}.{part}",
-                shape.cache,
-                (shape.pool, a.kv_heads, shape.page, a.head_dim),
-                "state",
-                (shape.rows, 2, a.kv_heads * a.head_dim),
-            )
-            for part in ("k", "v")
-        }
+        self.project(layer, h, prefix, a)
+        return self.attend(layer, a)
+
+    def project(self, layer: int, h: str, prefix: str, a: Heads) -> None:
+        """Queries to scratch, keys and values of `h` to the cache."""
         rope = self.rope_table("rope", a.head_dim) if a.rope else None
-        for part, heads in (("q", a.heads), ("k", a.kv_heads), ("v", a.kv_heads)):
-            cached = part != "q"
-            self.graph.add(
-                GEMM_ROPE,
-                f"layer {layer} / {part}_proj",
-                count="count",
-                rows="rows",
-                x=h,
-                w=self.weight(f"{prefix}.{part}_proj.weight", heads * a.head_dim, self.hidden),
-                rope=None if part == "v" else rope,
-                page_table="page_table" if cached else None,
-                y=None if cached else q,
-                pages=pages[part] if cached else None,
-                heads=heads,
-                head_dim=a.head_dim,
-                k=self.hidden,
-                page=shape.page,
-                pages_per_sequence=shape.pages_per_sequence,
-                half_split=int(a.half_split),
-            )
+        for part in ("q", "k", "v"):
+            table = None if part == "v" else rope
+            if a.norm_eps is None or part == "v":
+                self._projected(layer, h, prefix, a, part, table)
+            else:
+                self._normed_heads(layer, h, prefix, a, part, table)
+
+    def _placed(self, layer: int, a: Heads, part: str, rope: str | None) -> dict[str, Any]:
+        """What a projection's last op is told: where its heads go, and how they rotate."""
+        shape, cached = self.shape, part != "q"
+        return {
+            "count": "count",
+            "rows": "rows",
+            "rope": rope,
+            "page_table": "page_table" if cached else None,
+            "y": None if cached else self.scratch("q", shape.rows, a.heads * a.head_dim),
+            "pages": self._pages(layer, a, part) if cached else None,
+            "heads": a.kv_heads if cached else a.heads,
+            "head_dim": a.head_dim,
+            "page": shape.page,
+            "pages_per_sequence": shape.pages_per_sequence,
+            "half_split": int(a.half_split),
+        }
+
+    def _pages(self, layer: int, a: Heads, part: str) -> str:
+        """A layer's cache of keys ("k") or values ("v")."""
+        shape = self.shape
+        return self.tensor(
+            f"cache.{layer}.{part}",
+            shape.cache,
+            (shape.pool, a.kv_heads, shape.page, a.head_dim),
+            "state",
+            (shape.rows, 2, a.kv_heads * a.head_dim),
+        )
+
+    def _projected(
+        self, layer: int, h: str, prefix: str, a: Heads, part: str, rope: str | None
+    ) -> None:
+        """One projection that rotates as it goes."""
+        placed = self._placed(layer, a, part, rope)
+        width = placed["heads"] * a.head_dim
+        w = self.weight(f"{prefix}.{part}_proj.weight", width, self.hidden)
+        label = f"layer {layer} / {part}_proj"
+        self.graph.add(GEMM_ROPE, label, x=h, w=w, k=self.hidden, **placed)
+
+    def _normed_heads(
+        self, layer: int, h: str, prefix: str, a: Heads, part: str, rope: str | None
+    ) -> None:
+        """One projection whose heads are normed, one by one, before they rotate."""
+        placed, label = self._placed(layer, a, part, rope), f"layer {layer} / {part}"
+        width = placed["heads"] * a.head_dim
+        y = self.scratch(part, self.shape.rows, width)
+        w = self.weight(f"{prefix}.{part}_proj.weight", width, self.hidden)
+        self.graph.add(GEMM, f"{label}_proj", count="count", x=h, w=w, y=y, n=width, k=self.hidden)
+        self.graph.add(
+            RMSNORM,
+            f"{label}_norm",
+            count="count",
+            x=y,
+            w=self.tensor(f"{prefix}.{part}_norm.weight", "f32", (a.head_dim,), "weight"),
+            y=y,
+            groups=placed["heads"],
+            k=a.head_dim,
+            eps=a.norm_eps,
+        )
+        self.graph.add(ROPE, f"{label}_rope", x=y, **placed)
+
+    def attend(self, layer: int, a: Heads) -> str:
+        """Attention of the projected queries; returns [rows, heads * head_dim]."""
+        shape, width = self.shape, a.heads * a.head_dim
         partial = self.tensor(
             "partial",
             "f32",
@@ -196,9 +229,9 @@ class Step:
             count="count",
             rows="rows",
             page_table="page_table",
-            q=q,
-            k_pages=pages["k"],
-            v_pages=pages["v"],
+            q="q",
+            k_pages=self._pages(layer, a, "k"),
+            v_pages=self._pages(layer, a, "v"),
             partial=partial,
             heads=a.heads,
             kv_heads=a.kv_heads,
@@ -233,7 +266,7 @@ class Step:
 
     def gated(self, layer: int, h: str, prefix: str, ffn: int) -> None:
         """x += down(silu(gate(h)) * up(h))."""
-        f = self.scratch("f", self.shape.rows, ffn)
+        f = self.scratch(f"f{ffn}", self.shape.rows, ffn)
         self.graph.add(
             GEMM_SILU,
             f"layer {layer} / gate_up",
@@ -247,101 +280,14 @@ class Step:
         )
         self.add_product(f"layer {layer} / down_proj", f, f"{prefix}.down_proj.weight", ffn)
 
-    def experts(self, layer: int, h: str, names: ExpertNames, e: Experts) -> None:
-        """x += the weighted sum of each token's chosen experts."""
-        rows, label = self.shape.rows, f"layer {layer}"
-        slots = min(e.experts, rows * e.top)
-        z = self.scratch("router_logits", rows, e.experts)
-        self.graph.add(
-            GEMM,
-            f"{label} / router",
-            count="count",
-            x=h,
-            w=self.weight(names.router, e.experts, self.hidden),
-            y=z,
-            n=e.experts,
-            k=self.hidden,
-        )
-        ids = self.tensor("chosen", "i32", (rows, e.top), "scratch")
-        weights = self.scratch("chosen_weights", rows, e.top)
-        self.graph.add(
-            TOPK,
-            f"{label} / topk",
-            count="count",
-            z=z,
-            ids=ids,
-            weights=weights,
-            experts=e.experts,
-            k=e.top,
-            softmax=int(e.softmax),
-            renormalise=int(e.renormalise),
-            scale=e.scale,
-        )
-        pairs = self.tensor("pairs", "i32", (rows * e.top,), "scratch")
-        listed = self.tensor("slots", "i32", (slots + 1, 2), "scratch")
-        self.graph.add(
-            MOE_GROUP,
-            f"{label} / group",
-            count="count",
-            ids=ids,
-            pairs=pairs,
-            slots=listed,
-            experts=e.experts,
-            k=e.top,
-        )
-        act = self.tensor("act", "f32", (rows * e.top, e.ffn), "scratch", (slots, e.ffn))
-        fused = names.gate == names.up
-        blocks = (e.experts, 2 * e.ffn if fused else e.ffn, self.hidden)
-        self.graph.add(
-            MOE_UP,
-            f"{label} / experts_up",
-            slots=listed,
-            pairs=pairs,
-            x=h,
-            w_gate=self.weight(names.gate, *blocks),
-            w_up=self.weight(names.up, *blocks),
-            act=act,
-            n=e.ffn,
-            k=self.hidden,
-            top=e.top,
-            up_row=e.ffn if fused else 0,
-        )
-        y = self.tensor("expert_out", "f32", (rows * e.top, self.hidden), "scratch",
-                        (slots, self.hidden))  # fmt: skip
-        self.graph.add(
-            MOE_DOWN,
-            f"{label} / experts_down",
-            slots=listed,
-            pairs=pairs,
-            act=act,
-            w=self.weight(names.down, e.experts, self.hidden, e.ffn),
-            y=y,
-            n=self.hidden,
-            k=e.ffn,
-        )
-        self.graph.add(
-            MOE_COMBINE,
-            f"{label} / combine_experts",
-            count="count",
-            weights=weights,
-            y=y,
-            x="x",
-            n=self.hidden,
-            top=e.top,
-            slots=slots,
-        )
-
-    def head(self, norm: str, eps: float, table: str, vocab: int) -> Graph:
+    def head(self, weight: str, norm: Norm, table: str, vocab: int) -> Graph:
         """The wanted rows' final norm, logits and greedy choice; returns the finished graph."""
         rows, count = self.shape.logits, "logit_count"
         last = self.scratch("last", rows, self.hidden)
         self.graph.add(
             SELECT, "select", count=count, index="logit_rows", x="x", y=last, k=self.hidden
         )
-        self.tensor(norm, "f32", (self.hidden,), "weight")
-        self.graph.add(
-            RMSNORM, "norm", count=count, x=last, w=norm, y=last, groups=1, k=self.hidden, eps=eps
-        )
+        self._norm("norm", count, last, last, weight, norm)
         logits = self.tensor("logits", "f32", (rows, vocab), "output")
         self.weight(table, vocab, self.hidden)
         self.graph.add(

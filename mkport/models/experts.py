@@ -1,0 +1,142 @@
+"""A layer's mixture of experts as nodes of a step: the router, the grouping of tokens, the experts'
+two halves, and the sum. A family may put other nodes between them; what differs is an argument."""
+
+from dataclasses import dataclass
+
+from mkport.errors import UserError
+from mkport.kernels.gemm.op import OP as GEMM
+from mkport.kernels.moe_combine.op import OP as MOE_COMBINE
+from mkport.kernels.moe_down.op import OP as MOE_DOWN
+from mkport.kernels.moe_group.op import OP as MOE_GROUP
+from mkport.kernels.moe_up.op import OP as MOE_UP
+from mkport.kernels.topk.op import OP as TOPK
+from mkport.models.step import Step
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A layer's mixture of experts."""
+
+    experts: int
+    top: int  # experts of a token
+    ffn: int  # width of an expert
+    softmax: bool  # scores: softmax over all experts, else the sigmoid of each logit
+    renormalise: bool  # the chosen weights are divided by their sum
+    scale: float = 1.0  # factor of the weights, after all that
+
+    def checked(self) -> "Experts":
+        """Itself. Raises UserError when a token would choose more experts than there are."""
+        if self.top > self.experts:
+            raise UserError(
+                f"config.json: num_experts_per_tok = {self.top} is more than the {self.experts} "
+                f"experts there are. One of the two fields is wrong."
+            )
+        return self
+
+
+def add_experts(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
+    """x += the weighted sum of each token's chosen experts."""
+    route(step, layer, h, prefix, e)
+    up(step, layer, h, prefix, e)
+    down(step, layer, prefix, e)
+    combine(step, layer, e)
+
+
+def _slots(step: Step, e: Experts) -> int:
+    """Distinct experts that a step can have."""
+    return min(e.experts, step.shape.rows * e.top)
+
+
+def route(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
+    """Each token's experts and their weights, and the experts of the step with their tokens."""
+    rows, label = step.shape.rows, f"layer {layer}"
+    z = step.scratch("router_logits", rows, e.experts)
+    step.graph.add(
+        GEMM,
+        f"{label} / router",
+        count="count",
+        x=h,
+        w=step.weight(f"{prefix}.gate.weight", e.experts, step.hidden),
+        y=z,
+        n=e.experts,
+        k=step.hidden,
+    )
+    ids = step.tensor("chosen", "i32", (rows, e.top), "scratch")
+    step.graph.add(
+        TOPK,
+        f"{label} / topk",
+        count="count",
+        z=z,
+        ids=ids,
+        weights=step.scratch("chosen_weights", rows, e.top),
+        experts=e.experts,
+        k=e.top,
+        softmax=int(e.softmax),
+        renormalise=int(e.renormalise),
+        scale=e.scale,
+    )
+    step.graph.add(
+        MOE_GROUP,
+        f"{label} / group",
+        count="count",
+        ids=ids,
+        pairs=step.tensor("pairs", "i32", (rows * e.top,), "scratch"),
+        slots=step.tensor("slots", "i32", (_slots(step, e) + 1, 2), "scratch"),
+        experts=e.experts,
+        k=e.top,
+        slot_count=_slots(step, e),
+    )
+
+
+def up(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
+    """The activations of every (token, expert) pair."""
+    slots = _slots(step, e)
+    both = step.weight(f"{prefix}.experts.gate_up_proj", e.experts, 2 * e.ffn, step.hidden)
+    pairs = (step.shape.rows * e.top, e.ffn)
+    step.graph.add(
+        MOE_UP,
+        f"layer {layer} / experts_up",
+        slots="slots",
+        pairs="pairs",
+        x=h,
+        w_gate=both,
+        w_up=both,
+        act=step.tensor("act", "f32", pairs, "scratch", (slots, e.ffn)),
+        n=e.ffn,
+        k=step.hidden,
+        top=e.top,
+        slot_count=slots,
+        up_row=e.ffn,
+    )
+
+
+def down(step: Step, layer: int, prefix: str, e: Experts) -> None:
+    """The output of every (token, expert) pair."""
+    slots = _slots(step, e)
+    pairs = (step.shape.rows * e.top, step.hidden)
+    step.graph.add(
+        MOE_DOWN,
+        f"layer {layer} / experts_down",
+        slots="slots",
+        pairs="pairs",
+        act="act",
+        w=step.weight(f"{prefix}.experts.down_proj", e.experts, step.hidden, e.ffn),
+        y=step.tensor("expert_out", "f32", pairs, "scratch", (slots, step.hidden)),
+        n=step.hidden,
+        k=e.ffn,
+        slot_count=slots,
+    )
+
+
+def combine(step: Step, layer: int, e: Experts) -> None:
+    """x += the weighted sum of each token's experts' outputs."""
+    step.graph.add(
+        MOE_COMBINE,
+        f"layer {layer} / combine_experts",
+        count="count",
+        weights="chosen_weights",
+        y="expert_out",
+        x="x",
+        n=step.hidden,
+        top=e.top,
+    )
