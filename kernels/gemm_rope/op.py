@@ -53,7 +53,9 @@ OP = Op(
         tensor("rows", "i32", "[tokens, 2] (sequence, position) of each token"),
         tensor("x", "f32", "[tokens, k] input"),
         tensor("w", "weight", "[heads * head_dim, k] weight"),
-        tensor("rope", "f32", "[positions, head_dim] cosines, then sines; absent: no rotation", True),
+        tensor(
+            "rope", "f32", "[positions, head_dim] cosines, then sines; absent: no rotation", True
+        ),
         tensor("page_table", "i32", "[sequences, pages] physical page of each logical one", True),
         tensor("y", "f32", "[tokens, heads * head_dim] output, where it is not cached", True),
         tensor("pages", "kv", "[pages, heads, page, head_dim] cache, where it is", True),

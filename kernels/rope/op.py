@@ -1,4 +1,4 @@
-"""Rotary position embedding on its own: of queries in scratch, or of keys on their way to the cache.
+"""Rotary position embedding on its own: of queries in scratch, or of keys bound for the cache.
 
 With no table it only moves rows into the cache. Models that norm each head before they rotate use
 it; the others rotate in the projection (`gemm_rope`).
@@ -33,9 +33,13 @@ OP = Op(
         tensor("count", "i32", "[1] tokens of this step; later rows are left alone"),
         tensor("rows", "i32", "[tokens, 2] (sequence, position) of each token"),
         tensor("x", "f32", "[tokens, heads * head_dim] input"),
-        tensor("rope", "f32", "[positions, head_dim] cosines, then sines; absent: no rotation", True),
+        tensor(
+            "rope", "f32", "[positions, head_dim] cosines, then sines; absent: no rotation", True
+        ),
         tensor("page_table", "i32", "[sequences, pages] physical page of each logical one", True),
-        tensor("y", "f32", "[tokens, heads * head_dim] output, may be x; where it is not cached", True),
+        tensor(
+            "y", "f32", "[tokens, heads * head_dim] output, may be x; where it is not cached", True
+        ),
         tensor("pages", "kv", "[pages, heads, page, head_dim] cache, where it is", True),
         integer("heads", "heads of a row"),
         integer("head_dim", "columns of a head, a multiple of 16"),

@@ -15,7 +15,8 @@ from mkport.declare import RECORD, RECORD_WORDS, Op
 from mkport.errors import UserError
 
 CPU = Path(cpu.__file__).parent
-STORAGE = {"bf16": "load_bf16, store_bf16", "f32": "load_f32, store_f32"}
+# A storage type's primitives; those of bf16 stand in the aliases at the end of vector.py.
+STORAGE = {"bf16": "load_bf16, store_bf16, set_bf16", "f32": "load_f32, store_f32, set_f32"}
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,14 @@ def _copy(path: Path, storage: tuple[str, str] | None = None) -> str:
     if storage is not None:
         weights, cache = storage
         load = STORAGE[weights].split(", ")[0]
-        copied = copied.replace("load_weight = load_bf16", f"load_weight = {load}")
-        copied = copied.replace(
-            "load_kv, store_kv = load_bf16, store_bf16", f"load_kv, store_kv = {STORAGE[cache]}"
-        )
+        for alias, written, wanted in (
+            ("load_weight", "load_bf16", load),
+            ("load_kv, store_kv, set_kv", STORAGE["bf16"], STORAGE[cache]),
+        ):
+            line = f"{alias} = {written}\n"
+            if copied.count(line) != 1:
+                raise AssertionError(f"{path} has no line {line!r}")
+            copied = copied.replace(line, f"{alias} = {wanted}\n")
     return copied
 
 

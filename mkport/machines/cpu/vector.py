@@ -133,6 +133,26 @@ def fma(typingctx, x, y, z):
     return f32x16(f32x16, f32x16, f32x16), codegen
 
 
+@intrinsic
+def sqrt(typingctx, x):
+    """The square root of each lane, rounded once."""
+
+    def codegen(context, builder, sig, args):
+        return _call(builder, "llvm.sqrt.v16f32", _VEC, args)
+
+    return f32x16(f32x16), codegen
+
+
+@intrinsic
+def fma_f32(typingctx, x, y, z):
+    """x * y + z of float32 scalars, rounded once."""
+
+    def codegen(context, builder, sig, args):
+        return builder.fma(*args)
+
+    return types.float32(types.float32, types.float32, types.float32), codegen
+
+
 def _lanewise(name, operation, doc):
     def codegen(context, builder, sig, args):
         return operation(builder, *args)
@@ -261,8 +281,9 @@ def exp(typingctx, x):
         for coefficient in EXP_POLYNOMIAL[1:]:
             p = step(p, r, _splat(coefficient))
         p = builder.fadd(step(builder.fmul(r, r), p, r), _splat(1.0))
-        whole = _call(builder, "llvm.fptosi.sat.v16i32.v16f32", _IVEC, [n])
-        power = builder.shl(builder.add(whole, _splat(127, _I32)), _splat(23, _I32))
+        # added to 1.5 * 2**23, n is the low bits of the sum's mantissa, whatever its sign
+        bits = builder.bitcast(builder.fadd(n, _splat(12582912.0)), _IVEC)
+        power = builder.shl(builder.add(bits, _splat(127, _I32)), _splat(23, _I32))
         return builder.fmul(p, builder.bitcast(power, _VEC))
 
     return f32x16(f32x16), codegen
@@ -298,6 +319,26 @@ get_f32 = _scalar_load("get_f32", _F32, types.float32, "The float32 at element `
 set_i32 = _scalar_store("set_i32", _I32, types.int32, "Writes the int32 at element `index`.")
 set_f32 = _scalar_store("set_f32", _F32, types.float32, "Writes the float32 at element `index`.")
 
+
+@intrinsic
+def set_bf16(typingctx, address, index, value):
+    """Writes the float32 at element `index` as bfloat16, rounded as by `store_bf16`."""
+
+    def codegen(context, builder, sig, args):
+        half = ir.IntType(16)
+        bits = builder.bitcast(args[2], _I32)
+        even = builder.and_(builder.lshr(bits, _I32(16)), _I32(1))
+        rounded = builder.add(bits, builder.add(even, _I32(0x7FFF)))
+        quiet = builder.or_(bits, _I32(0x400000))
+        nan = builder.fcmp_unordered("uno", args[2], args[2])
+        kept = builder.lshr(builder.select(nan, quiet, rounded), _I32(16))
+        base = builder.inttoptr(args[0], half.as_pointer())
+        builder.store(builder.trunc(kept, half), builder.gep(base, [args[1]]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.float32), codegen
+
+
 # Constants of `exp`, float32.
 EXP_LOG2E = 1.44269504088896341
 EXP_LN2_HIGH = 0.693359375
@@ -313,4 +354,4 @@ EXP_POLYNOMIAL = (
 
 # Storage types of weights and of the key-value cache; `compose` writes the program's own here.
 load_weight = load_bf16
-load_kv, store_kv = load_bf16, store_bf16
+load_kv, store_kv, set_kv = load_bf16, store_bf16, set_bf16

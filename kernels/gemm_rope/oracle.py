@@ -1,0 +1,58 @@
+"""What gemm_rope must compute, in PyTorch, and the cases it is checked on."""
+
+from typing import Any
+
+import numpy as np
+
+from mkport.declare.case import stored
+from mkport.kernels.rope.oracle import deliver, rotate, surroundings
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "queries": {"tokens": 1, "rows": 1, "heads": 9, "head_dim": 64, "k": 576},
+    "interleaved": {"tokens": 8, "rows": 5, "heads": 2, "head_dim": 48, "k": 80, "half_split": 0},
+    "one tile a head": {"tokens": 4, "rows": 4, "heads": 3, "head_dim": 16, "k": 48},
+    "keys": {"tokens": 8, "rows": 7, "heads": 3, "head_dim": 64, "k": 112, "cached": True},
+    "interleaved keys": {
+        "tokens": 3, "rows": 3, "heads": 2, "head_dim": 32, "k": 64, "half_split": 0,
+        "cached": True,
+    },
+    "values": {
+        "tokens": 8, "rows": 6, "heads": 2, "head_dim": 80, "k": 16, "rotated": False,
+        "cached": True,
+    },
+}  # fmt: skip
+
+
+def oracle(t):
+    """The rotated products, or the whole cache, in the dtype of the given tensors."""
+    product = t.x[: int(t.count[0])] @ t.w.T
+    return deliver(t, rotate(t, product.unflatten(1, (t.heads, t.head_dim))))
+
+
+def make(
+    rng, weights, cache, tokens, rows, heads, head_dim, k, half_split=1, rotated=True, cached=False
+):
+    """Random inputs of the given shape; weight storage `weights`, cache storage `cache`."""
+    case = surroundings(rng, cache, tokens, rows, heads, head_dim, half_split, rotated, cached)
+    w = rng.standard_normal((heads * head_dim, k), np.float32) / np.sqrt(np.float32(k))
+    case.arrays["x"] = rng.standard_normal((tokens, k), np.float32)
+    case.arrays["x"][rows:] = np.nan
+    case.arrays["w"] = stored(w, weights)
+    case.values["k"] = k
+    return case
+
+
+def call_standalone(kernel, a):
+    """Runs the standalone kernel on a case's arrays."""
+    rows = int(a.count[0])
+    split = (-1, a.heads, a.head_dim)
+    kernel(
+        a.x[:rows],
+        a.w.reshape(a.heads, a.head_dim, a.k),
+        a.rows[:rows],
+        getattr(a, "rope", None),
+        bool(a.half_split),
+        a.y[:rows].reshape(split) if hasattr(a, "y") else None,
+        getattr(a, "pages", None),
+        getattr(a, "page_table", None),
+    )

@@ -1,0 +1,131 @@
+"""A head projection on a CPU: y = rope(x W^T), or into a paged cache. An ordinary Numba kernel.
+
+python kernels/gemm_rope/standalone.py
+"""
+
+import numpy as np
+from numba import njit, types
+from numba.extending import intrinsic, overload
+
+LANES, CHAINS = 16, 4
+
+
+@intrinsic
+def fma(typingctx, x, y, z):
+    """x * y + z, rounded once."""
+    return types.float32(types.float32, types.float32, types.float32), (
+        lambda context, builder, sig, args: builder.fma(*args)
+    )
+
+
+def widen(value):
+    """A stored weight as float32: bfloat16 (uint16) is the upper half of a float32."""
+
+
+@overload(widen)
+def _widen(value):
+    if value == types.uint16:
+        return lambda value: np.uint32(np.uint32(value) << np.uint32(16)).view(np.float32)
+    return lambda value: value
+
+
+def narrow(value, cache):
+    """A float32 as the cache stores it: bfloat16 (uint16) is rounded to nearest even."""
+
+
+@overload(narrow)
+def _narrow(value, cache):
+    if cache.dtype == types.uint16:
+        return lambda value, cache: round_bf16(value)
+    return lambda value, cache: value
+
+
+@njit(nogil=True, cache=True)
+def round_bf16(value):
+    """The upper half of the float32 nearest to `value`; a NaN stays a NaN."""
+    bits = np.float32(value).view(np.uint32)
+    even = (bits >> np.uint32(16)) & np.uint32(1)
+    rounded = np.uint32(bits + even + np.uint32(0x7FFF))
+    quiet = bits | np.uint32(0x400000)
+    return np.uint16((rounded if value == value else quiet) >> np.uint32(16))
+
+
+@njit(nogil=True, cache=True)
+def multiply(w, x, acc):
+    """Adds the products of a weight row and a token's row to acc [4 chains, 16 lanes]."""
+    whole = len(w) // (CHAINS * LANES) * (CHAINS * LANES)
+    a, b, c, d = acc[0], acc[1], acc[2], acc[3]
+    for k in range(0, whole, CHAINS * LANES):
+        ws, xs = w[k : k + CHAINS * LANES], x[k : k + CHAINS * LANES]
+        for lane in range(LANES):
+            a[lane] = fma(widen(ws[lane]), xs[lane], a[lane])
+            b[lane] = fma(widen(ws[lane + 16]), xs[lane + 16], b[lane])
+            c[lane] = fma(widen(ws[lane + 32]), xs[lane + 32], c[lane])
+            d[lane] = fma(widen(ws[lane + 48]), xs[lane + 48], d[lane])
+    for k in range(whole, len(w)):  # up to three slices are left
+        chain, lane = (k - whole) // LANES, k % LANES
+        acc[chain, lane] = fma(widen(w[k]), x[k], acc[chain, lane])
+
+
+@njit(nogil=True, cache=True)
+def join(acc):
+    """Joins chains (0 + 1) + (2 + 3), then lanes in halves."""
+    lanes = acc[0]
+    for lane in range(LANES):
+        lanes[lane] = (acc[0, lane] + acc[1, lane]) + (acc[2, lane] + acc[3, lane])
+    half = LANES // 2
+    while half:
+        for lane in range(half):
+            lanes[lane] += lanes[lane + half]
+        half //= 2
+    return lanes[0]
+
+
+@njit(nogil=True, cache=True)
+def rotate(head, angles, half_split):
+    """Rotates a head [head_dim] in place; angles [head_dim] are cosines, then sines."""
+    half = len(head) // 2
+    for i in range(half):
+        i0, i1 = (i, i + half) if half_split else (2 * i, 2 * i + 1)
+        p, q, c, s = head[i0], head[i1], angles[i], angles[half + i]
+        head[i0] = fma(p, c, -(q * s))
+        head[i1] = fma(q, c, p * s)
+
+
+@njit(nogil=True, cache=True)
+def keep(head, where, pages, page_table, h):
+    """Stores head h [head_dim] in its slot of the paged cache; where is (sequence, position)."""
+    size = pages.shape[2]
+    page, slot = page_table[where[0], where[1] // size], where[1] % size
+    for i in range(len(head)):
+        pages[page, h, slot, i] = narrow(head[i], pages)
+
+
+@njit(nogil=True, cache=True)
+def gemm_rope(x, w, rows, table=None, half_split=True, y=None, pages=None, page_table=None):
+    """y = rope(x W^T), or the same into the cache, as float32 or bfloat16 (uint16).
+
+    x [tokens, k]; w [heads, head_dim, k]; rows [tokens, 2] (sequence, position); table
+    [positions, head_dim], None: no rotation; y [tokens, heads, head_dim];
+    pages [pages, heads, page, head_dim]; page_table [sequences, pages].
+    """
+    acc = np.empty((CHAINS, LANES), np.float32)
+    head = np.empty(w.shape[1], np.float32)
+    for h in range(len(w)):  # a head's weights stay in cache for every token
+        for t in range(len(x)):
+            for i in range(len(head)):
+                acc[:] = 0
+                multiply(w[h, i], x[t], acc)
+                head[i] = join(acc)
+            if table is not None:
+                rotate(head, table[rows[t, 1]], half_split)
+            if y is not None:
+                y[t, h] = head
+            if pages is not None:
+                keep(head, rows[t], pages, page_table, h)
+
+
+if __name__ == "__main__":
+    from mkport.testing import run_rung
+
+    run_rung(__file__)

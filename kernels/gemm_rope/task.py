@@ -1,0 +1,67 @@
+"""The gemm_rope body: 8 rotated pairs of one head for every token of the step.
+
+A tile's 16 outputs are two runs of 8: in half-split pairs the first run's partners are the second,
+in interleaved pairs the runs are neighbours and so are the partners.
+"""
+
+from mkport.machines.cpu.dot import dot_tile
+from mkport.machines.cpu.vector import (
+    body,
+    fma_f32,
+    get_f32,
+    get_i32,
+    join_sums,
+    set_f32,
+    set_kv,
+    store_f32,
+)
+
+
+@body
+def gemm_rope_rotate(a, angles, out):
+    """Rotates the 8 pairs in `out`; the first one's cosine is element `angles` of the table."""
+    for i in range(8):
+        p_at, q_at = (i, i + 8) if a.half_split else (2 * i, 2 * i + 1)
+        p, q = get_f32(out, p_at), get_f32(out, q_at)
+        c, s = get_f32(a.rope, angles + i), get_f32(a.rope, angles + a.head_dim // 2 + i)
+        set_f32(out, p_at, fma_f32(p, c, -(q * s)))
+        set_f32(out, q_at, fma_f32(q, c, p * s))
+
+
+@body
+def gemm_rope_store(a, t, position, head, first, second, out):
+    """Stores the two runs of `out` at columns `first` and `second` of the token's head."""
+    if a.y != 0:
+        at = (t * a.heads + head) * a.head_dim
+        for i in range(8):
+            set_f32(a.y, at + first + i, get_f32(out, i))
+            set_f32(a.y, at + second + i, get_f32(out, 8 + i))
+    else:
+        sequence = get_i32(a.rows, 2 * t)
+        page = get_i32(a.page_table, sequence * a.pages_per_sequence + position // a.page)
+        at = ((page * a.heads + head) * a.page + position % a.page) * a.head_dim
+        for i in range(8):
+            set_kv(a.pages, at + first + i, get_f32(out, i))
+            set_kv(a.pages, at + second + i, get_f32(out, 8 + i))
+
+
+@body
+def gemm_rope(a, tile, arena):
+    """Tile's 16 columns of rope(x w^T), to y or to the tokens' slots of the cache."""
+    per_head = a.head_dim // 16
+    head, part = tile // per_head, tile % per_head
+    first = part * (8 if a.half_split else 16)
+    second = first + (a.head_dim // 2 if a.half_split else 8)
+    w1, w2 = (head * a.head_dim + first) * a.k, (head * a.head_dim + second) * a.k
+    tokens = get_i32(a.count, 0)
+    out = arena + 8192  # one vector behind dot_tile's share
+    for t0 in range(0, tokens, 4):  # four tokens share each weight that is loaded
+        group = min(4, tokens - t0)
+        dot_tile(a.w, w1, 8, a.x, t0 * a.k, group, a.k, arena)
+        dot_tile(a.w, w2, 8, a.x, t0 * a.k, group, a.k, arena + 512)  # 8 rows of 16 lanes on
+        for t in range(t0, t0 + group):
+            store_f32(out, 0, join_sums(arena, (t - t0) * 256))
+            position = get_i32(a.rows, 2 * t + 1)
+            if a.rope != 0:
+                gemm_rope_rotate(a, position * a.head_dim + part * 8, out)
+            gemm_rope_store(a, t, position, head, first, second, out)

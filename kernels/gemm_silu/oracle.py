@@ -1,0 +1,41 @@
+"""What gemm_silu must compute, in PyTorch, and the cases it is checked on."""
+
+import numpy as np
+import torch
+
+from mkport.declare.case import Case, stored
+
+SHAPES = {
+    "one token": {"tokens": 1, "rows": 1, "n": 192, "k": 576},
+    "batch of 5 in 8": {"tokens": 8, "rows": 5, "n": 96, "k": 80},
+    "odd columns": {"tokens": 4, "rows": 4, "n": 77, "k": 48},
+    "fewer columns than a tile": {"tokens": 3, "rows": 2, "n": 5, "k": 16},
+    "large gates": {"tokens": 8, "rows": 8, "n": 64, "k": 64, "scale": 60.0},
+}
+
+
+def oracle(t):
+    """y[:tokens] = silu(x Wg^T) * (x Wu^T), in the dtype of the given tensors."""
+    x = t.x[: int(t.count[0])]
+    return {"y": torch.nn.functional.silu(x @ t.w_gate.T) * (x @ t.w_up.T)}
+
+
+def make(rng, weights, cache, tokens, rows, n, k, scale=1.0):
+    """Random inputs of the given shape; weight storage `weights`, gates of deviation `scale`."""
+    gate, up = rng.standard_normal((2, n, k), np.float32) / np.sqrt(np.float32(k))
+    x = rng.standard_normal((tokens, k), np.float32)
+    x[rows:] = np.nan
+    arrays = {
+        "count": np.array([rows], np.int32),
+        "x": x,
+        "w_gate": stored(np.float32(scale) * gate, weights),
+        "w_up": stored(up, weights),
+        "y": np.full((tokens, n), np.nan, np.float32),
+    }
+    return Case(arrays, {"n": n, "k": k}, ("y",))
+
+
+def call_standalone(kernel, a):
+    """Runs the standalone kernel on a case's arrays."""
+    rows = int(a.count[0])
+    kernel(a.x[:rows], a.w_gate, a.w_up, a.y[:rows])

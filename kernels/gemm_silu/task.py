@@ -1,0 +1,33 @@
+"""The gemm_silu body: 16 output columns for every token of the step."""
+
+from mkport.machines.cpu.dot import dot_tile, put_rows
+from mkport.machines.cpu.vector import (
+    add,
+    body,
+    div,
+    exp,
+    get_i32,
+    join_sums,
+    mul,
+    splat,
+    sub,
+    zeros,
+)
+
+
+@body
+def gemm_silu(a, tile, arena):
+    """y[:, 16 tile : 16 tile + 16] = silu(x w_gate^T) * (x w_up^T)."""
+    n0 = tile * 16
+    rows = min(16, a.n - n0)
+    tokens = get_i32(a.count, 0)
+    ups = arena + 8192  # behind dot_tile's share for the gates
+    for t0 in range(0, tokens, 4):  # four tokens share each weight that is loaded
+        group = min(4, tokens - t0)
+        dot_tile(a.w_gate, n0 * a.k, rows, a.x, t0 * a.k, group, a.k, arena)
+        dot_tile(a.w_up, n0 * a.k, rows, a.x, t0 * a.k, group, a.k, ups)
+        for t in range(group):
+            gate = join_sums(arena, t * 256)
+            silu = div(gate, add(splat(1.0), exp(sub(zeros(), gate))))
+            y = mul(silu, join_sums(ups, t * 256))
+            put_rows(a.y, (t0 + t) * a.n + n0, y, rows, arena)
