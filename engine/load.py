@@ -1,14 +1,15 @@
 """One call from a model's name to everything a run needs: config, family, weights, tokenizer."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from mkport.engine.assemble import ModelWeights, assemble
 from mkport.engine.gguf_file import Progress
 from mkport.engine.jsonfile import read_json
 from mkport.engine.source import DEFAULT_DTYPE, resolve
 from mkport.engine.tokenizer import Tokenizer
-from mkport.engine.weights import Weights, open_weights
 from mkport.errors import UserError
 from mkport.models import family_of, parse_config
 from mkport.models.base import DecoderConfig
@@ -20,17 +21,27 @@ class LoadedModel:
 
     config: DecoderConfig
     family: ModuleType  # the module of mkport.models that knows this model_type
-    weights: Weights  # mapped, all tensors of one dtype
+    weights: ModelWeights  # as the step reads them, all matrices of one dtype
     tokenizer: Tokenizer
     directory: Path
 
+    @property
+    def name(self) -> str:
+        """The directory's name, less what marks it as a conversion of a GGUF file."""
+        return re.sub(r"-(bf16|f32)-[0-9a-f]{12}$", "", self.directory.name)
+
 
 def load(
-    model: str | None = None, dtype: str | None = None, progress: Progress | None = None
+    model: str | None = None,
+    dtype: str | None = None,
+    progress: Progress | None = None,
+    scan: bool = False,
 ) -> LoadedModel:
     """Find and open a model; see `resolve` for what `model` may be.
 
     `dtype` is "bf16" or "f32"; None keeps what a directory's files hold, and makes bf16 of a GGUF.
+    `scan` looks for NaN and infinity in every weight, which reads them all; without it only those
+    are looked at that are copied anyway (stacked experts).
     Raises UserError when anything is missing, damaged or not implemented.
     """
     directory = resolve(model, dtype or DEFAULT_DTYPE, progress)
@@ -39,9 +50,7 @@ def load(
         family, config = family_of(raw), parse_config(raw)
     except UserError as error:
         raise UserError(f"{directory}: {error}") from error
-    weights = open_weights(
-        directory, family.tensor_shapes(config), family.ignored_shapes(config), dtype
-    )
+    weights = assemble(directory, family, config, dtype, progress, scan)
     tokenizer = Tokenizer.load(directory)
     if tokenizer.vocab_size > config.vocab:
         raise UserError(

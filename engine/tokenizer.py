@@ -63,6 +63,11 @@ class Tokenizer:
         """Number of token ids, added tokens included."""
         return int(self._backend.get_vocab_size(with_added_tokens=True))
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the checkpoint says how a conversation is written."""
+        return "default" in self._templates
+
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Token ids of `text`; `add_special` adds what the tokenizer puts around a plain prompt
         (a first token, say). Rendered chats already hold it: encode those without.

@@ -37,6 +37,11 @@ def replace_file(path: Path, fill: Callable[[Path], object]) -> None:
             neighbour.unlink(missing_ok=True)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file, whole or not at all; errors as in `replace_file`."""
+    replace_file(path, lambda at: at.write_text(text, encoding="utf-8"))
+
+
 def _cannot_write(path: Path, error: OSError) -> str:
     return (
         f"Cannot write {path}: {error.strerror or error}. "
@@ -49,3 +54,19 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
+
+
+def make_folder(path: Path) -> Path:
+    """The folder, made with its parents where it is absent.
+
+    Raises:
+        UserError: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"Cannot make the folder {path}: {error.strerror or error}. "
+            "Choose a path that you may write to."
+        ) from error
+    return path

@@ -27,6 +27,15 @@ class Verb(NamedTuple):
 
 VERBS = {
     "doctor": Verb("mkport.cli.doctor", LOOK, "Say what works on this machine, and the fix."),
+    "list": Verb("mkport.cli.list_ops", LOOK, "List the ops and which of their forms are written."),
+    "check": Verb("mkport.cli.check", BUILD, "Hold ops to their oracles, unit by unit."),
+    "compose": Verb("mkport.cli.compose", BUILD, "Write a model's megakernel as one file."),
+    "verify": Verb("mkport.cli.verify", BUILD, "Prove a schedule safe, or say why it is not."),
+    "trace": Verb("mkport.cli.trace", LOOK, "Record a step: timeline, Perfetto file, summary."),
+    "run": Verb("mkport.cli.run", RUN, "Generate text with a model."),
+    "eval": Verb("mkport.cli.evaluate", RUN, "Measure the perplexity of a text."),
+    "bench": Verb("mkport.cli.bench", RUN, "Measure decode against transformers and llama.cpp."),
+    "demo": Verb("mkport.cli.demo", RUN, "Check, compose, verify, speak and trace, in one go."),
 }
 
 

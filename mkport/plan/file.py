@@ -11,7 +11,7 @@ from typing import Any
 
 from mkport.declare import Op
 from mkport.errors import UserError
-from mkport.files import replace_file
+from mkport.files import write_text
 from mkport.plan.read import Reader
 from mkport.plan.schedule import Schedule
 
@@ -20,7 +20,7 @@ FORMAT = "mkport-schedule-1"
 
 def save_schedule(schedule: Schedule, path: str | Path) -> None:
     """Writes a schedule, whole or not at all. Raises UserError when the file cannot be written."""
-    replace_file(Path(path), lambda at: at.write_text(_text(schedule), encoding="utf-8"))
+    write_text(Path(path), _text(schedule))
 
 
 def load_schedule(path: str | Path, ops: Mapping[str, Op]) -> Schedule:

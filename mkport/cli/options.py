@@ -1,0 +1,73 @@
+"""Options that several verbs share, and how a verb opens the model they name."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mkport.cli.output import progress
+
+if TYPE_CHECKING:
+    from mkport.engine.decoder import Decoder
+    from mkport.engine.load import LoadedModel
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="DIR|FILE.gguf|NAME",
+        help="A Hugging Face directory, a .gguf file, or ORG/NAME on the hub; the demo model "
+        "SmolLM2-135M-Instruct when left out.",
+    ),
+]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype",
+        metavar="bf16|f32",
+        help="Storage of weights and cache; what the files hold when left out.",
+    ),
+]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", help="Worker threads; one a usable core when left out.")
+]
+ContextOption = Annotated[
+    int | None,
+    typer.Option(
+        "--context",
+        min=1,
+        help="Positions a sequence can reach; the model's own limit when left out.",
+    ),
+]
+BatchOption = Annotated[
+    int, typer.Option("--batch", min=1, help="Sequences that are decoded side by side.")
+]
+
+
+def open_model(model: str | None, dtype: str | None) -> "LoadedModel":
+    """Load a model under a progress bar: the first use of a GGUF file converts it."""
+    from mkport.engine.load import load
+
+    with progress("loading the model", total=1.0) as advance:
+        seen = 0.0
+
+        def report(done: int, tensors: int) -> None:
+            nonlocal seen
+            advance(done / tensors - seen)
+            seen = done / tensors
+
+        return load(model, dtype, report)
+
+
+def open_decoder(
+    model: "LoadedModel",
+    *,
+    batch: int = 1,
+    context: int | None = None,
+    workers: int | None = None,
+    all_logits: bool = False,
+) -> "Decoder":
+    """Compose a model's steps under a progress bar: the first use compiles them."""
+    from mkport.engine.decoder import Decoder
+
+    with progress("composing the megakernel (compiled on first use)"):
+        return Decoder(model, batch=batch, context=context, workers=workers, all_logits=all_logits)

@@ -1,0 +1,86 @@
+"""The verb `run`: generates text. The text is alone on stdout; how it went is told on stderr."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from mkport.cli.options import (
+    ContextOption,
+    DtypeOption,
+    ModelOption,
+    WorkersOption,
+    open_decoder,
+    open_model,
+)
+from mkport.cli.output import JsonFlag, emit
+from mkport.engine.generate import Generation, generate
+from mkport.engine.prompt import encode_prompt
+from mkport.errors import UserError
+
+DEFAULT_PROMPT = "Explain in two sentences what a computer does."
+
+
+def command(
+    prompt: Annotated[
+        str, typer.Argument(help="What to say to the model; - reads it from stdin.")
+    ] = DEFAULT_PROMPT,
+    model: ModelOption = None,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, help="Tokens to generate at most.")
+    ] = 128,
+    chat: Annotated[
+        bool | None,
+        typer.Option(
+            "--chat/--raw",
+            help="Put the prompt into the model's chat template, or continue it as it is; a chat "
+            "where there is a template when left out.",
+        ),
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option("--system", help="A system message before the prompt.")
+    ] = None,
+    dtype: DtypeOption = None,
+    workers: WorkersOption = None,
+    context: ContextOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Generate text with a model, greedily, one token a step of its megakernel."""
+    text = _stdin() if prompt == "-" else prompt
+    loaded = open_model(model, dtype)
+    ids = encode_prompt(loaded.tokenizer, text, chat, system)
+    with open_decoder(loaded, context=context, workers=workers) as decoder:
+        generation = generate(decoder, ids, max_tokens, (lambda piece: None) if as_json else show)
+        workers = decoder.workers
+    data = {
+        "model": loaded.name,
+        "dtype": loaded.weights.dtype,
+        "workers": workers,
+        "prompt": text,
+        "generation": generation,
+        "tokens_per_second": generation.tokens_per_second,
+    }
+    emit(data, as_json, lambda console: print())
+    if not as_json:
+        print(stats(generation), file=sys.stderr)
+
+
+def show(piece: str) -> None:
+    """Write a piece of text to stdout at once."""
+    print(piece, end="", flush=True)
+
+
+def stats(generation: Generation) -> str:
+    """How a generation went, in one line."""
+    ended = "the model ended it" if generation.reason == "stop" else "the limit ended it"
+    return (
+        f"{generation.prompt_tokens} prompt tokens in {generation.prefill_s:.2f} s, "
+        f"{len(generation.ids)} tokens at {generation.tokens_per_second:.1f} tokens/s; {ended}"
+    )
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise UserError(f"The prompt on stdin is not UTF-8 text: {error}. Convert it.") from error

@@ -1,0 +1,91 @@
+"""The verb `trace`: records one decode step, draws it, and says where its time went."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mkport import trace as tracing
+from mkport.cli.options import (
+    BatchOption,
+    ContextOption,
+    DtypeOption,
+    ModelOption,
+    WorkersOption,
+    open_decoder,
+    open_model,
+)
+from mkport.cli.output import JsonFlag, emit
+from mkport.doctor import cpu_model
+from mkport.errors import UserError
+from mkport.files import make_folder
+from mkport.trace.collect import collect
+
+if TYPE_CHECKING:
+    from mkport.engine.decoder import Decoder
+
+FILES = ("timeline.png", "timeline.svg", "trace.json", "times.json")
+
+
+def command(
+    model: ModelOption = None,
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="DIR", help="Where the files go.")
+    ] = Path("out"),
+    batch: BatchOption = 1,
+    steps: Annotated[
+        int, typer.Option("--steps", min=1, help="Decode steps to run; the last one is traced.")
+    ] = 16,
+    dtype: DtypeOption = None,
+    workers: WorkersOption = None,
+    context: ContextOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Trace a decode step: a timeline as PNG and SVG, a file for ui.perfetto.dev, a summary.
+
+    Writes timeline.png, timeline.svg, trace.json (Perfetto) and times.json (mkport's own).
+    """
+    make_folder(out)
+    loaded = open_model(model, dtype)
+    with open_decoder(loaded, batch=batch, context=context, workers=workers) as decoder:
+        if steps > decoder.context:
+            raise UserError(
+                f"{steps} steps do not fit the context of {decoder.context} positions: "
+                "lower --steps or raise --context."
+            )
+        result = trace_step(decoder, steps, out)
+    data = {"summary": result.summary.as_dict(), "files": result.files}
+    text = tracing.render(result.summary) + "\n\n" + "\n".join(map(str, result.files))
+    emit(data, as_json, lambda console: console.print(text, markup=False, soft_wrap=True))
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A step's summary and the files that were written."""
+
+    summary: tracing.Summary
+    files: tuple[Path, ...]
+
+
+def trace_step(decoder: "Decoder", steps: int, out: Path) -> Traced:
+    """Decodes `steps` tokens of every sequence from position 0, the last step traced, and writes
+    its files into `out`. Every token is the greedy choice after the one before it."""
+    tokens = [0] * decoder.batch
+    rows = list(range(decoder.batch))
+    for position in range(steps):
+        batch = [(sequence, position, token) for sequence, token in zip(rows, tokens, strict=True)]
+        choices, _ = decoder.step(batch, rows, trace=position == steps - 1)
+        tokens = [max(int(choice), 0) for choice in choices]
+    name = decoder.model.name
+    caption = (
+        f"measured on {cpu_model()}, {decoder.workers} threads: a decode step of {name}, "
+        f"batch {decoder.batch}, position {steps - 1}"
+    )
+    trace = collect(decoder.machine, caption)
+    png, svg, perfetto, own = (out / file for file in FILES)
+    tracing.draw(trace, png)
+    tracing.draw(trace, svg)
+    tracing.write(trace, perfetto)
+    trace.save(own)
+    return Traced(tracing.summarise(trace), (png, svg, perfetto, own))
