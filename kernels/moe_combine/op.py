@@ -6,10 +6,10 @@ from mkport.declare import Op, integer, read, tensor, update
 
 
 def access(a, tile):
-    """A tile is one token; which slots its experts were in is data, so it waits for all."""
+    """A tile is one token; which slots its experts were in is data, so it reads any of all."""
     yield read("count", (0, 1))
     yield read("weights", (tile, tile + 1), (0, a.top))
-    yield read("y", (0, a.slots), (0, a.n))
+    yield read("y", (0, a.y.logical[0]), (0, a.n))
     yield update("x", (tile, tile + 1), (0, a.n))
 
 
@@ -23,7 +23,6 @@ OP = Op(
         tensor("x", "f32", "[tokens, n] residual stream"),
         integer("n", "columns, a multiple of 16"),
         integer("top", "experts of a token"),
-        integer("slots", "slots of the schedule"),
     ),
     tiles=lambda a: a.x.shape[0],
     access=access,

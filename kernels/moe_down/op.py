@@ -9,21 +9,25 @@ from mkport.declare import Op, immutable, integer, read, tensor, write
 TILE_ROWS = 16  # weight rows, that is output columns, of a tile
 
 
-def slots(a):
-    """Slots of the schedule: distinct experts that a step can have."""
-    return a.slots.shape[0] - 1
-
-
 def tiles(a):
     """A tile for each (16 columns, slot), the slot fastest: every worker gets some of each."""
-    return -(-a.n // TILE_ROWS) * slots(a)
+    return -(-a.n // TILE_ROWS) * a.slot_count
 
 
 def access(a, tile):
-    """A tile reads its slot's activations and its expert (any of all)."""
-    slot, column = tile % slots(a), tile // slots(a)
+    """A tile reads its slot's activations and its expert (any of all).
+
+    Raises ValueError when slots are left out, or `y` holds fewer rows than there are pairs.
+    """
+    if a.slots.shape[0] != a.slot_count + 1 or a.y.shape[0] < a.pairs.shape[0]:
+        raise ValueError(
+            f"slot_count {a.slot_count} for {a.slots.name} {list(a.slots.shape)}, or "
+            f"{a.y.name} {list(a.y.shape)} for {a.pairs.shape[0]} pairs: a slot or a pair "
+            "would be left out"
+        )
+    slot, column = tile % a.slot_count, tile // a.slot_count
     columns = (column * TILE_ROWS, np.minimum((column + 1) * TILE_ROWS, a.n))
-    yield read("slots", (0, slots(a) + 1), (0, 2))
+    yield read("slots", (0, a.slot_count + 1), (0, 2))
     yield read("pairs", (0, a.pairs.shape[0]))
     yield read("act", (slot, slot + 1), (0, a.k))
     yield immutable("w", (0, a.w.shape[0]), columns, (0, a.k), picks=1)
@@ -41,6 +45,7 @@ OP = Op(
         tensor("y", "f32", "[tokens * top, n] output, by token and choice"),
         integer("n", "output columns"),
         integer("k", "expert width, a multiple of 16"),
+        integer("slot_count", "slots of the schedule"),
     ),
     tiles=tiles,
     access=access,

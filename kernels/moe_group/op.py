@@ -1,7 +1,9 @@
 """Groups the step's (token, choice) pairs by expert, so that each expert is read once.
 
 Slot s is the s-th distinct expert of the step, in ascending order. A schedule holds as many slots
-as a step can need; those left over say so, and their tasks do nothing but signal.
+as a step can need; those left over say so, and their tasks do nothing but signal. Each pair lies
+in exactly one slot, so what a slot's tiles write is that slot's own, whatever the routing: the ops
+behind this one declare it as row `slot`.
 """
 
 from pathlib import Path
@@ -9,8 +11,21 @@ from pathlib import Path
 from mkport.declare import Op, integer, read, tensor, write
 
 
+def needed_slots(a):
+    """Distinct experts that a step of this size can have."""
+    return min(a.experts, a.ids.shape[0] * a.k)
+
+
 def access(a, tile):
-    """The one tile reads every choice and writes the lists."""
+    """The one tile reads every choice and writes the lists.
+
+    Raises ValueError when there are fewer slots than a routing can ask for.
+    """
+    if not needed_slots(a) <= a.slot_count == a.slots.shape[0] - 1:
+        raise ValueError(
+            f"slots {a.slots.name} {list(a.slots.shape)} with slot_count {a.slot_count}: a step "
+            f"can have {needed_slots(a)} distinct experts and needs one row more than slots"
+        )
     yield read("count", (0, 1))
     yield read("ids", (0, a.ids.shape[0]), (0, a.k))
     yield write("pairs", (0, a.pairs.shape[0]))
@@ -23,10 +38,15 @@ OP = Op(
     args=(
         tensor("count", "i32", "[1] tokens of this step"),
         tensor("ids", "i32", "[tokens, k] chosen experts; a row of -1 has no pairs"),
-        tensor("pairs", "i32", "[tokens * k] pairs in order of their expert; -1 behind the last"),
+        tensor(
+            "pairs",
+            "i32",
+            "[tokens * k] pairs in order of their expert; what is behind the last stays",
+        ),
         tensor("slots", "i32", "[slots + 1, 2] (expert, first pair); (-1, pairs) behind the last"),
         integer("experts", "number of experts"),
         integer("k", "experts chosen for a token"),
+        integer("slot_count", "slots of the schedule: min(experts, tokens * k)"),
     ),
     tiles=lambda a: 1,
     access=access,

@@ -13,24 +13,28 @@ from mkport.declare import Op, immutable, integer, read, tensor, write
 TILE_ROWS = 16  # weight rows of gate and of up in a tile
 
 
-def slots(a):
-    """Slots of the schedule: distinct experts that a step can have."""
-    return a.slots.shape[0] - 1
-
-
 def tiles(a):
     """A tile for each (16 columns, slot), the slot fastest: every worker gets some of each."""
-    return -(-a.n // TILE_ROWS) * slots(a)
+    return -(-a.n // TILE_ROWS) * a.slot_count
 
 
 def access(a, tile):
-    """A tile reads the lists, its tokens (any of the step's) and its expert (any of all)."""
-    slot, column = tile % slots(a), tile // slots(a)
+    """A tile reads the lists, its tokens (any of the step's) and its expert (any of all).
+
+    Raises ValueError when slots are left out, or `act` holds fewer rows than there are pairs.
+    """
+    if a.slots.shape[0] != a.slot_count + 1 or a.act.shape[0] < a.pairs.shape[0]:
+        raise ValueError(
+            f"slot_count {a.slot_count} for {a.slots.name} {list(a.slots.shape)}, or "
+            f"{a.act.name} {list(a.act.shape)} for {a.pairs.shape[0]} pairs: a slot or a pair "
+            "would be left out"
+        )
+    slot, column = tile % a.slot_count, tile // a.slot_count
     columns = (column * TILE_ROWS, np.minimum((column + 1) * TILE_ROWS, a.n))
     experts = (0, a.w_gate.shape[0])
     gate = columns
     up = (columns[0] + a.up_row, columns[1] + a.up_row)
-    yield read("slots", (0, slots(a) + 1), (0, 2))
+    yield read("slots", (0, a.slot_count + 1), (0, 2))
     yield read("pairs", (0, a.pairs.shape[0]))
     yield read("x", (0, a.x.shape[0]), (0, a.k))
     yield immutable("w_gate", experts, gate, (0, a.k), picks=1)
@@ -51,6 +55,7 @@ OP = Op(
         integer("n", "expert width"),
         integer("k", "input columns, a multiple of 16"),
         integer("top", "experts of a token"),
+        integer("slot_count", "slots of the schedule"),
         integer("up_row", "row of an expert's block where up begins: 0, or n where gate is first"),
     ),
     tiles=tiles,

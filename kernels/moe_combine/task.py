@@ -1,0 +1,26 @@
+"""The moe_combine body: one token's weighted sum of its experts."""
+
+from mkport.machines.cpu.vector import (
+    add,
+    body,
+    fma,
+    get_f32,
+    get_i32,
+    load_f32,
+    splat,
+    store_f32,
+    zeros,
+)
+
+
+@body
+def moe_combine(a, tile, arena):
+    """x[tile] += sum over choices of weights[tile, c] y[tile, c]."""
+    if tile >= get_i32(a.count, 0):
+        return
+    first, x = tile * a.top, tile * a.n
+    for i in range(0, a.n, 16):
+        total = zeros()
+        for p in range(first, first + a.top):
+            total = fma(splat(get_f32(a.weights, p)), load_f32(a.y, p * a.n + i), total)
+        store_f32(a.x, x + i, add(load_f32(a.x, x + i), total))

@@ -1,0 +1,62 @@
+"""What moe_down must compute, in PyTorch, and the cases it is checked on."""
+
+import numpy as np
+
+from mkport.declare.case import Case, stored
+
+SHAPES = {
+    "one token, 8 experts": {"tokens": 1, "experts": 16, "top": 8, "n": 128, "k": 96},
+    "batch of 8": {"tokens": 8, "experts": 12, "top": 4, "n": 64, "k": 80},
+    "all to one": {"tokens": 7, "experts": 3, "top": 1, "n": 32, "k": 128, "only": 1},
+    "odd columns": {"tokens": 5, "experts": 4, "top": 2, "n": 37, "k": 48},
+    "a row without experts": {"tokens": 6, "experts": 4, "top": 2, "n": 32, "k": 16, "lost": 2},
+}
+
+
+def oracle(t):
+    """y up to the last pair; the row of a pair that no slot has keeps what it held."""
+    live = int(t.slots[-1, 1])
+    y = t.y[: int(t.pairs[:live].max()) + 1].clone()
+    for (expert, first), (_, end) in zip(t.slots[:-1], t.slots[1:], strict=True):
+        if expert >= 0:
+            y[t.pairs[first:end]] = t.act[first:end] @ t.w[expert].T
+    return {"y": y}
+
+
+def grouped(rng, tokens, experts, top, only=None, lost=None):
+    """Random choices, sorted as moe_group does: (slots, pairs)."""
+    ids = np.stack([rng.permutation(experts)[:top] for _ in range(tokens)])
+    if only is not None:
+        ids[:] = only
+    if lost is not None:
+        ids[lost] = -1
+    order = np.argsort(ids.ravel(), kind="stable")
+    live = order[ids.ravel()[order] >= 0]
+    pairs = np.full(tokens * top, -1, np.int32)
+    pairs[: len(live)] = live
+    found, first = np.unique(ids.ravel()[live], return_index=True)
+    slots = np.full((min(experts, tokens * top) + 1, 2), (-1, len(live)), np.int32)
+    slots[: len(found), 0], slots[: len(found), 1] = found, first
+    return slots, pairs
+
+
+def make(rng, weights, cache, tokens, experts, top, n, k, only=None, lost=None):
+    """Random routing and inputs; `only`: the one expert of every token; `lost`: a row without."""
+    slots, pairs = grouped(rng, tokens, experts, top, only, lost)
+    act = rng.standard_normal((tokens * top, k), np.float32)
+    act[slots[-1, 1] :] = np.nan
+    arrays = {
+        "slots": slots,
+        "pairs": pairs,
+        "act": act,
+        "w": stored(rng.standard_normal((experts, n, k), np.float32) / np.sqrt(k), weights),
+        "y": rng.standard_normal((tokens * top, n), np.float32),
+    }
+    slot_count = len(slots) - 1
+    logical = {"act": (slot_count, k), "y": (slot_count, n)}
+    return Case(arrays, {"n": n, "k": k, "slot_count": slot_count}, ("y",), logical)
+
+
+def call_standalone(kernel, a):
+    """Runs the standalone kernel on a case's arrays."""
+    kernel(a.act, a.w, a.slots, a.pairs, a.y)

@@ -1,0 +1,51 @@
+"""What moe_group must compute, in PyTorch, and the cases it is checked on."""
+
+import numpy as np
+import torch
+
+from mkport.declare.case import Case
+
+SHAPES = {
+    "one token": {"tokens": 1, "rows": 1, "experts": 128, "k": 8},
+    "batch of 5 in 8": {"tokens": 8, "rows": 5, "experts": 128, "k": 8},
+    "more pairs than experts": {"tokens": 8, "rows": 8, "experts": 5, "k": 2},
+    "all to one": {"tokens": 8, "rows": 7, "experts": 16, "k": 1, "only": 11},
+    "rows without experts": {"tokens": 6, "rows": 6, "experts": 8, "k": 3, "lost": (0, 3)},
+    "no experts at all": {"tokens": 2, "rows": 2, "experts": 4, "k": 2, "lost": (0, 1)},
+    "no token": {"tokens": 2, "rows": 0, "experts": 4, "k": 2},
+}
+
+
+def oracle(t):
+    """All slots, and the pairs that there are."""
+    ids = t.ids[: int(t.count[0])].flatten()
+    order = torch.argsort(ids, stable=True)
+    pairs = order[ids[order] >= 0]
+    experts, counts = ids[pairs].unique_consecutive(return_counts=True)
+    slots = torch.tensor([-1, len(pairs)]).repeat(t.slots.shape[0], 1)
+    slots[: len(experts), 0] = experts
+    slots[: len(experts), 1] = counts.cumsum(0) - counts
+    return {"slots": slots, "pairs": pairs}
+
+
+def make(rng, weights, cache, tokens, rows, experts, k, only=None, lost=()):
+    """Random choices; `only`: the one expert of every token; `lost`: rows without experts."""
+    ids = np.stack([rng.permutation(experts)[:k] for _ in range(tokens)]).astype(np.int32)
+    if only is not None:
+        ids[:] = only
+    ids[list(lost)] = -1
+    ids[rows:] = np.iinfo(np.int32).max
+    slot_count = min(experts, tokens * k)
+    arrays = {
+        "count": np.array([rows], np.int32),
+        "ids": ids,
+        "pairs": np.full(tokens * k, -7, np.int32),
+        "slots": np.full((slot_count + 1, 2), -7, np.int32),
+    }
+    values = {"experts": experts, "k": k, "slot_count": slot_count}
+    return Case(arrays, values, ("slots", "pairs"))
+
+
+def call_standalone(kernel, a):
+    """Runs the standalone kernel on a case's arrays."""
+    kernel(a.ids[: int(a.count[0])], a.pairs, a.slots)

@@ -1,0 +1,34 @@
+"""Groups (token, choice) pairs by expert on a CPU. An ordinary Numba kernel.
+
+python kernels/moe_group/standalone.py
+"""
+
+import numpy as np
+from numba import njit
+
+
+@njit(nogil=True, cache=True)
+def moe_group(ids, pairs, slots):
+    """Sorts the choices of ids [tokens, k] by expert, those of one expert by token.
+
+    pairs [tokens * k] receives token * k + choice; slots [distinct experts + 1 or more, 2] each
+    expert with the place of its first pair, then (-1, number of pairs). An id of -1 is no choice.
+    """
+    flat = ids.ravel()
+    slots[:, 0] = -1
+    slot, place, last = -1, 0, -1
+    for p in np.argsort(flat, kind="mergesort"):  # a stable sort
+        if flat[p] < 0:
+            continue
+        if flat[p] != last:
+            slot, last = slot + 1, flat[p]
+            slots[slot, 0], slots[slot, 1] = last, place
+        pairs[place] = p
+        place += 1
+    slots[slot + 1 :, 1] = place
+
+
+if __name__ == "__main__":
+    from mkport.testing import run_rung
+
+    run_rung(__file__)

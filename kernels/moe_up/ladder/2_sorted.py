@@ -1,0 +1,55 @@
+"""Rung 2: the choices sorted by expert, so that tokens of one expert follow each other.
+
+Nothing is searched, and an expert that nobody chose is not touched; but each token still reads its
+expert's weights from end to end, and a large expert has left the nearest cache by then. Sixty-four
+sums run side by side, which the compiler turns into vectors (rung 2 of `gemm`).
+
+    python kernels/moe_up/ladder/2_sorted.py
+"""
+
+import numpy as np
+from numba import njit
+
+SUMS = 64
+
+
+@njit(nogil=True)
+def dot(w, x, acc):
+    """A sum in 64 parts; acc [64] is scratch."""
+    acc[:] = 0
+    whole = len(w) // SUMS * SUMS
+    for k in range(0, whole, SUMS):
+        for i in range(SUMS):
+            acc[i] += w[k + i] * x[k + i]
+    total = np.float32(0)
+    for i in range(SUMS):
+        total += acc[i]
+    for k in range(whole, len(w)):
+        total += w[k] * x[k]
+    return total
+
+
+@njit(nogil=True)
+def moe_up(x, w_gate, w_up, up_row, ids, act):
+    """act[t, c] = silu(x w_gate[e]^T) * (x w_up[e]^T) for e = ids[t, c].
+
+    x [tokens, k], w_gate and w_up [experts, n, k] (up from row up_row on), ids [tokens, top],
+    act [tokens, top, n].
+    """
+    acc = np.empty(SUMS, np.float32)
+    one = np.float32(1)
+    top = ids.shape[1]
+    flat = ids.ravel()
+    for pair in np.argsort(flat, kind="mergesort"):
+        expert, t, c = flat[pair], pair // top, pair % top
+        if expert >= 0:
+            for n in range(act.shape[2]):
+                gate = dot(w_gate[expert, n], x[t], acc)
+                up = dot(w_up[expert, up_row + n], x[t], acc)
+                act[t, c, n] = gate / (one + np.exp(-gate)) * up
+
+
+if __name__ == "__main__":
+    from mkport.testing import run_rung
+
+    run_rung(__file__)

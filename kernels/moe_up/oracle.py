@@ -1,0 +1,91 @@
+"""What moe_up must compute, in PyTorch, and the cases it is checked on."""
+
+from inspect import signature
+
+import numpy as np
+import torch
+
+from mkport.declare.case import Case, stored
+
+SHAPES = {
+    "one token, 8 experts": {"tokens": 1, "experts": 16, "top": 8, "n": 96, "k": 128},
+    "batch of 8": {"tokens": 8, "experts": 12, "top": 4, "n": 64, "k": 80},
+    "gate and up in one": {"tokens": 5, "experts": 6, "top": 2, "n": 48, "k": 64, "fused": True},
+    "all to one": {"tokens": 7, "experts": 3, "top": 1, "n": 32, "k": 112, "only": 1},
+    "odd columns": {"tokens": 5, "experts": 4, "top": 2, "n": 37, "k": 48},
+    "larger than a cache": {"tokens": 8, "experts": 2, "top": 1, "n": 768, "k": 1024, "only": 1},
+    "a row without experts": {"tokens": 6, "experts": 4, "top": 2, "n": 32, "k": 16, "lost": 2},
+}
+
+
+def oracle(t):
+    """act of the pairs that there are."""
+    act = t.x.new_zeros(int(t.slots[-1, 1]), t.n)
+    for (expert, first), (_, end) in zip(t.slots[:-1], t.slots[1:], strict=True):
+        if expert >= 0:
+            x = t.x[t.pairs[first:end] // t.top]
+            gate, up = x @ t.w_gate[expert, : t.n].T, x @ t.w_up[expert, t.up_row :].T
+            act[first:end] = torch.nn.functional.silu(gate) * up
+    return {"act": act}
+
+
+def grouped(rng, tokens, experts, top, only=None, lost=None):
+    """Random choices, sorted as moe_group does: (slots, pairs)."""
+    ids = np.stack([rng.permutation(experts)[:top] for _ in range(tokens)])
+    if only is not None:
+        ids[:] = only
+    if lost is not None:
+        ids[lost] = -1
+    order = np.argsort(ids.ravel(), kind="stable")
+    live = order[ids.ravel()[order] >= 0]
+    pairs = np.full(tokens * top, -1, np.int32)
+    pairs[: len(live)] = live
+    found, first = np.unique(ids.ravel()[live], return_index=True)
+    slots = np.full((min(experts, tokens * top) + 1, 2), (-1, len(live)), np.int32)
+    slots[: len(found), 0], slots[: len(found), 1] = found, first
+    return slots, pairs
+
+
+def make(rng, weights, cache, tokens, experts, top, n, k, fused=False, only=None, lost=None):
+    """Random routing and inputs; `fused`: one tensor holds gate, then up, of each expert.
+
+    `only`: the one expert of every token; `lost`: a row without experts.
+    """
+    slots, pairs = grouped(rng, tokens, experts, top, only, lost)
+    w = rng.standard_normal((2, experts, n, k), np.float32) / np.sqrt(np.float32(k))
+    if fused:
+        w_gate = w_up = stored(np.concatenate(w, axis=1), weights)  # [experts, 2 n, k]
+    else:
+        w_gate, w_up = stored(w[0], weights), stored(w[1], weights)
+    x = rng.standard_normal((tokens, k), np.float32)
+    if lost is not None:
+        x[lost] = np.nan
+    arrays = {
+        "slots": slots,
+        "pairs": pairs,
+        "x": x,
+        "w_gate": w_gate,
+        "w_up": w_up,
+        "act": np.full((tokens * top, n), np.nan, np.float32),
+    }
+    values = {
+        "n": n,
+        "k": k,
+        "top": top,
+        "slot_count": len(slots) - 1,
+        "up_row": n if fused else 0,
+    }
+    return Case(arrays, values, ("act",), {"act": (len(slots) - 1, n)})
+
+
+def call_standalone(kernel, a):
+    """Runs the standalone kernel, or a rung that is given `ids` and returns by token and choice."""
+    if "ids" not in signature(kernel.py_func).parameters:
+        kernel(a.x, a.w_gate, a.w_up, a.up_row, a.slots, a.pairs, a.act)
+        return
+    live = a.slots[-1, 1]
+    ids = np.full(len(a.pairs), -1)
+    ids[a.pairs[:live]] = np.repeat(a.slots[:-1, 0], np.diff(a.slots[:, 1]))
+    act = np.empty((len(a.x), a.top, a.n), np.float32)
+    kernel(a.x, a.w_gate, a.w_up, a.up_row, ids.reshape(-1, a.top), act)
+    a.act[:live] = act.reshape(-1, a.n)[a.pairs[:live]]

@@ -1,0 +1,45 @@
+"""The moe_up body: 16 columns of one expert for each of its tokens."""
+
+from mkport.machines.cpu.dot import dot_rows, put_rows
+from mkport.machines.cpu.vector import (
+    add,
+    body,
+    div,
+    exp,
+    get_i32,
+    join_sums,
+    mul,
+    splat,
+    sub,
+    zeros,
+)
+
+
+@body
+def moe_up(a, tile, arena):
+    """act[pairs of a slot, 16 columns] = silu(x w_gate^T) * (x w_up^T)."""
+    slot, n0 = tile % a.slot_count, tile // a.slot_count * 16
+    expert = get_i32(a.slots, 2 * slot)
+    if expert < 0:
+        return
+    rows = min(16, a.n - n0)
+    gate_at = (expert * (a.n + a.up_row) + n0) * a.k
+    up_at = gate_at + a.up_row * a.k
+    ups = arena + 8192  # behind dot_rows' share for the gates
+    end = get_i32(a.slots, 2 * slot + 3)
+    for p in range(get_i32(a.slots, 2 * slot + 1), end, 4):  # four share each weight loaded
+        group = min(4, end - p)
+        x0 = moe_up_row(a, p, end)
+        at = (x0, moe_up_row(a, p + 1, end), moe_up_row(a, p + 2, end), moe_up_row(a, p + 3, end))
+        dot_rows(a.w_gate, gate_at, rows, a.x, at, group, a.k, arena)
+        dot_rows(a.w_up, up_at, rows, a.x, at, group, a.k, ups)
+        for t in range(group):
+            gate = join_sums(arena, t * 256)
+            silu = div(gate, add(splat(1.0), exp(sub(zeros(), gate))))
+            put_rows(a.act, (p + t) * a.n + n0, mul(silu, join_sums(ups, t * 256)), rows, arena)
+
+
+@body
+def moe_up_row(a, p, end):
+    """Where the token of pair number p begins in x; 0 behind the slot's last pair."""
+    return get_i32(a.pairs, p) // a.top * a.k if p < end else 0
