@@ -133,7 +133,7 @@ def make(rng, weights, cache, places, heads, kv_heads, head_dim, page, tokens=0,
             "scale": float(np.float32(head_dim**-0.5)),
         },
         ("partial",),
-        {name: (tokens, 2, kv_heads * head_dim) for name in ("k_pages", "v_pages")}
+        dict.fromkeys(("k_pages", "v_pages"), (tokens, 2, kv_heads * head_dim))
         | {"partial": (tokens, splits, heads)},
     )
 

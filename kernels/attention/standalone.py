@@ -2,7 +2,8 @@
 
 Rung 3: keys in blocks of 16. A block's scores are found together and the maximum moves once a
 block, not once a key; its keys and values stay in the cache for all query heads that share them.
-Exponentials are a polynomial: 16 of them cost what one call of a library costs.
+Sums over columns become sums over 64 lanes, and exponentials a polynomial, so that the compiler
+can use vectors throughout.
 
     python kernels/attention/standalone.py
 """
@@ -18,6 +19,7 @@ LOG2E = np.float32(1.44269504088896341)
 LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 P0, P1, P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
 P3, P4, P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
+SHIFT = np.float32(1.5 * 2**23)  # a float32 above it has no fraction
 LOWEST, HIGHEST, ONE = np.float32(-87), np.float32(88), np.float32(1)
 UNSEEN = np.float32(-np.inf)
 
@@ -46,59 +48,64 @@ def exp(x):
     """e^x, within 2 ulp; below e^-87 it is e^-87."""
     x = LOWEST if x < LOWEST else x
     x = HIGHEST if x > HIGHEST else x
-    n = np.rint(x * LOG2E)
+    shifted = x * LOG2E + SHIFT
+    n = shifted - SHIFT  # x log2 e, rounded
     r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
     p = fma(fma(fma(fma(fma(P0, r, P1), r, P2), r, P3), r, P4), r, P5)
     p = fma(r * r, p, r) + ONE
-    power = np.int32(np.int32(n if n == n else 0) + np.int32(127))
-    return p * np.int32(power << np.int32(23)).view(np.float32)
+    bits = np.int32(np.float32(shifted).view(np.int32) + np.int32(127))  # its low bits are n's
+    return p * np.int32(bits << np.int32(23)).view(np.float32)
 
 
 @njit(nogil=True, cache=True)
 def join(lanes):
-    """The sum of 16 lanes, halves joined first."""
-    half = LANES // 2
-    while half:
-        for lane in range(half):
-            lanes[lane] += lanes[lane + half]
+    """Adds 16 rows into the first: halves first. lanes [16 * columns], a row after another."""
+    half = len(lanes) // 2
+    for _ in range(4):
+        for i in range(half):
+            lanes[i] += lanes[half + i]
         half //= 2
-    return lanes[0]
 
 
 @njit(nogil=True, cache=True)
-def dot(key, query, acc):
-    """A key times a query: slice i of 16 to chain i % 4; acc [4 chains, 16 lanes] is scratch."""
-    acc[:] = 0
-    for d in range(0, len(key), LANES):
-        chain, ks, qs = acc[d // LANES % CHAINS], key[d : d + LANES], query[d : d + LANES]
+def find_scores(query, keys, products, lanes):
+    """lanes[:16] = a block's products with a query; keys [16, head_dim], lanes [16 * 16].
+
+    Column d is added to products[d % 64]: four chains of 16 lanes, that are joined at the end.
+    """
+    a, b, c, d = products[:16], products[16:32], products[32:48], products[48:]
+    for j in range(BLOCK):
+        products[:] = 0
+        for start in range(0, len(query), CHAINS * LANES):
+            qs, ks = query[start : start + CHAINS * LANES], keys[j, start : start + CHAINS * LANES]
+            for i in range(len(qs)):
+                products[i] = fma(widen(ks[i]), qs[i], products[i])
         for lane in range(LANES):
-            chain[lane] = fma(widen(ks[lane]), qs[lane], chain[lane])
-    lanes = acc[0]
-    for lane in range(LANES):
-        lanes[lane] = (acc[0, lane] + acc[1, lane]) + (acc[2, lane] + acc[3, lane])
-    return join(lanes)
+            lanes[lane * BLOCK + j] = (a[lane] + b[lane]) + (c[lane] + d[lane])
+    join(lanes)
 
 
 @njit(nogil=True, cache=True)
-def step(query, keys, values, low, high, scale, out, acc, weights):
-    """Adds keys low to high of a block to out (sums, m, l); keys, values [16, head_dim]."""
+def add_block(query, keys, values, low, high, scale, out, products, lanes, weights):
+    """Adds a block's keys from low to high to out (sums, m, l); keys, values [16, head_dim]."""
     dim = len(query)
+    find_scores(query, keys, products, lanes)
     before, m = out[dim], out[dim]
     for j in range(low, high):
-        weights[j] = dot(keys[j], query, acc) * scale
-        m = max(m, weights[j])
-    rescale = exp(before - m)
+        m = max(m, lanes[j] * scale)
     for j in range(BLOCK):
-        weights[j] = exp(weights[j] - m) if low <= j < high else np.float32(0)
-    sums = out[:dim]
+        weights[j] = exp(lanes[j] * scale - m)
+    weights[:low] = 0
+    weights[high:] = 0
+    rescale, sums = exp(before - m), out[:dim]
     for d in range(dim):
         sums[d] *= rescale
     for j in range(low, high):
         value, weight = values[j], weights[j]
         for d in range(dim):
             sums[d] = fma(widen(value[d]), weight, sums[d])
-    out[dim] = m
-    out[dim + 1] = fma(out[dim + 1], rescale, join(weights))
+    join(weights)
+    out[dim], out[dim + 1] = m, fma(out[dim + 1], rescale, weights[0])
 
 
 @njit(nogil=True, cache=True)
@@ -112,7 +119,8 @@ def attention(q, k_pages, v_pages, page_table, rows, window, scale, partial):
     tokens, heads, dim = q.shape
     kv_heads, page = k_pages.shape[1:3]
     group = heads // kv_heads
-    acc, weights = np.empty((CHAINS, LANES), np.float32), np.empty(BLOCK, np.float32)
+    products, lanes = np.empty(CHAINS * LANES, np.float32), np.empty(LANES * BLOCK, np.float32)
+    weights = np.empty(BLOCK, np.float32)
     for t in range(tokens):
         sequence, position = rows[t]
         oldest = max(position - window + 1, 0) if window > 0 else 0
@@ -128,7 +136,9 @@ def attention(q, k_pages, v_pages, page_table, rows, window, scale, partial):
                     keys = k_pages[physical, h // group, slot : slot + BLOCK]
                     values = v_pages[physical, h // group, slot : slot + BLOCK]
                     out = partial[t, s, h]
-                    step(q[t, h], keys, values, low, high, scale, out, acc, weights)
+                    add_block(
+                        q[t, h], keys, values, low, high, scale, out, products, lanes, weights
+                    )
 
 
 if __name__ == "__main__":

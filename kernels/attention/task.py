@@ -1,4 +1,10 @@
-"""The attention body: one split of one token's keys, for the query heads of one kv head."""
+"""The attention body: one split of one token's keys, for the query heads of one kv head.
+
+A block of 16 keys passes through three stages, each for all heads of the group: scores, softmax,
+values. So a key or value is widened to float32 once, and one head's latency hides another's. A
+head's place in the arena: sums [head_dim], vectors m, l and e^(m - m'), 16 weights, and the
+partial lanes of 16 scores [16, 16].
+"""
 
 from mkport.machines.cpu.vector import (
     add,
@@ -24,6 +30,7 @@ from mkport.machines.cpu.vector import (
 
 ATTENTION_SPLIT = 256  # keys
 ATTENTION_UNSEEN = float("-inf")  # the score of a key that the token does not see
+ATTENTION_STATE = 320  # of a head in the arena, beside its sums
 
 
 @body
@@ -40,102 +47,172 @@ def attention(a, tile, arena):
     if first >= end:
         return
     group = a.heads // a.kv_heads
-    size = a.head_dim + 32  # a head's state in the arena: its sums, a vector of m, one of l
-    for g in range(group):
-        attention_begin(arena, 272 + g * size, a.head_dim)
+    attention_begin(arena, group, a.head_dim)
     q = (token * a.heads + kv_head * group) * a.head_dim
     for block in range(first - first % 16, end, 16):
         page = get_i32(a.page_table, sequence * a.pages_per_sequence + block // a.page)
         keys = ((page * a.kv_heads + kv_head) * a.page + block % a.page) * a.head_dim
         low, high = max(first - block, 0), min(end - block, 16)
-        for g in range(group):
-            state = 272 + g * size
-            attention_scores(a, q + g * a.head_dim, keys, arena)
-            rescale = attention_softmax(a, low, high, arena, state + a.head_dim)
-            attention_values(a, keys, low, high, arena, state, rescale)
-    out = ((token * a.splits + split) * a.heads + kv_head * group) * (a.head_dim + 16)
-    for g in range(group):
-        attention_end(a, out + g * (a.head_dim + 16), arena, 272 + g * size)
+        if a.head_dim == 64:
+            attention_scores_64(a, q, keys, group, arena)
+        elif a.head_dim == 128:
+            attention_scores_128(a, q, keys, group, arena)
+        else:
+            attention_scores(a, q, keys, group, arena)
+        attention_softmax(a, low, high, group, arena)
+        if high - low == 16:
+            attention_values_16(a, keys, group, arena)
+        else:
+            attention_values(a, keys, low, high, group, arena)
+    attention_end(a, ((token * a.splits + split) * a.kv_heads + kv_head) * group, group, arena)
 
 
 @body
-def attention_begin(arena, state, head_dim):
+def attention_begin(arena, group, head_dim):
     """No key seen yet: sums 0, m -inf, l 0."""
-    for d in range(0, head_dim, 16):
-        store_f32(arena, state + d, zeros())
-    store_f32(arena, state + head_dim, splat(ATTENTION_UNSEEN))
-    store_f32(arena, state + head_dim + 16, zeros())
+    for g in range(group):
+        state = g * (head_dim + ATTENTION_STATE)
+        for d in range(0, head_dim, 16):
+            store_f32(arena, state + d, zeros())
+        store_f32(arena, state + head_dim, splat(ATTENTION_UNSEEN))
+        store_f32(arena, state + head_dim + 16, zeros())
 
 
 @body
-def attention_scores(a, q, keys, arena):
-    """Sixteen keys' products with a query, before their lanes are joined, into arena [16, 16]."""
+def attention_scores(a, q, keys, group, arena):
+    """Sixteen keys' products with each query, before their lanes are joined."""
+    for g in range(group):
+        x, out = q + g * a.head_dim, g * (a.head_dim + ATTENTION_STATE) + a.head_dim + 64
+        for j in range(16):
+            k = keys + j * a.head_dim
+            a0, a1, a2, a3 = zeros(), zeros(), zeros(), zeros()
+            whole = a.head_dim - a.head_dim % 64
+            for d in range(0, whole, 64):
+                a0 = fma(load_kv(a.k_pages, k + d), load_f32(a.q, x + d), a0)
+                a1 = fma(load_kv(a.k_pages, k + d + 16), load_f32(a.q, x + d + 16), a1)
+                a2 = fma(load_kv(a.k_pages, k + d + 32), load_f32(a.q, x + d + 32), a2)
+                a3 = fma(load_kv(a.k_pages, k + d + 48), load_f32(a.q, x + d + 48), a3)
+            if whole < a.head_dim:
+                a0 = fma(load_kv(a.k_pages, k + whole), load_f32(a.q, x + whole), a0)
+            if whole + 16 < a.head_dim:
+                a1 = fma(load_kv(a.k_pages, k + whole + 16), load_f32(a.q, x + whole + 16), a1)
+            if whole + 32 < a.head_dim:
+                a2 = fma(load_kv(a.k_pages, k + whole + 32), load_f32(a.q, x + whole + 32), a2)
+            store_f32(arena, out + j * 16, add(add(a0, a1), add(a2, a3)))
+
+
+@body
+def attention_scores_64(a, q, keys, group, arena):
+    """`attention_scores` of 64 columns: a key stays in registers for all queries."""
     for j in range(16):
-        k = keys + j * a.head_dim
-        a0, a1, a2, a3 = zeros(), zeros(), zeros(), zeros()
-        whole = a.head_dim - a.head_dim % 64
-        for d in range(0, whole, 64):
-            a0 = fma(load_kv(a.k_pages, k + d), load_f32(a.q, q + d), a0)
-            a1 = fma(load_kv(a.k_pages, k + d + 16), load_f32(a.q, q + d + 16), a1)
-            a2 = fma(load_kv(a.k_pages, k + d + 32), load_f32(a.q, q + d + 32), a2)
-            a3 = fma(load_kv(a.k_pages, k + d + 48), load_f32(a.q, q + d + 48), a3)
-        if whole < a.head_dim:
-            a0 = fma(load_kv(a.k_pages, k + whole), load_f32(a.q, q + whole), a0)
-        if whole + 16 < a.head_dim:
-            a1 = fma(load_kv(a.k_pages, k + whole + 16), load_f32(a.q, q + whole + 16), a1)
-        if whole + 32 < a.head_dim:
-            a2 = fma(load_kv(a.k_pages, k + whole + 32), load_f32(a.q, q + whole + 32), a2)
-        store_f32(arena, j * 16, add(add(a0, a1), add(a2, a3)))
+        k = keys + j * 64
+        k0, k1 = load_kv(a.k_pages, k), load_kv(a.k_pages, k + 16)
+        k2, k3 = load_kv(a.k_pages, k + 32), load_kv(a.k_pages, k + 48)
+        for g in range(group):
+            x = q + g * 64
+            a0 = fma(k0, load_f32(a.q, x), zeros())
+            a1 = fma(k1, load_f32(a.q, x + 16), zeros())
+            a2 = fma(k2, load_f32(a.q, x + 32), zeros())
+            a3 = fma(k3, load_f32(a.q, x + 48), zeros())
+            out = g * (64 + ATTENTION_STATE) + 128 + j * 16
+            store_f32(arena, out, add(add(a0, a1), add(a2, a3)))
 
 
 @body
-def attention_softmax(a, low, high, arena, state):
-    """Sixteen scores become e^(s - m) at arena [256:272]; m and l move on; returns e^(m - m')."""
-    scores = mul(join_sums(arena, 0), splat(a.scale))
-    scores = keep_lanes(scores, low, high, ATTENTION_UNSEEN)
-    before = load_f32(arena, state)
-    m = largest(before, splat(join_max(scores)))
-    rescale = exp(sub(before, m))
-    weights = keep_lanes(exp(sub(scores, m)), low, high, 0.0)
-    store_f32(arena, 256, weights)
-    store_f32(arena, state, m)
-    l = load_f32(arena, state + 16)
-    store_f32(arena, state + 16, fma(l, rescale, splat(join_sum(weights))))
-    return rescale
+def attention_scores_128(a, q, keys, group, arena):
+    """`attention_scores` of 128 columns: a key stays in registers for all queries."""
+    for j in range(16):
+        k = keys + j * 128
+        k0, k1 = load_kv(a.k_pages, k), load_kv(a.k_pages, k + 16)
+        k2, k3 = load_kv(a.k_pages, k + 32), load_kv(a.k_pages, k + 48)
+        k4, k5 = load_kv(a.k_pages, k + 64), load_kv(a.k_pages, k + 80)
+        k6, k7 = load_kv(a.k_pages, k + 96), load_kv(a.k_pages, k + 112)
+        for g in range(group):
+            x = q + g * 128
+            a0 = fma(k4, load_f32(a.q, x + 64), fma(k0, load_f32(a.q, x), zeros()))
+            a1 = fma(k5, load_f32(a.q, x + 80), fma(k1, load_f32(a.q, x + 16), zeros()))
+            a2 = fma(k6, load_f32(a.q, x + 96), fma(k2, load_f32(a.q, x + 32), zeros()))
+            a3 = fma(k7, load_f32(a.q, x + 112), fma(k3, load_f32(a.q, x + 48), zeros()))
+            out = g * (128 + ATTENTION_STATE) + 192 + j * 16
+            store_f32(arena, out, add(add(a0, a1), add(a2, a3)))
 
 
 @body
-def attention_values(a, values, low, high, arena, state, rescale):
-    """sums = sums * rescale + the seen keys' values, each times its weight."""
-    whole = a.head_dim - a.head_dim % 64
-    for d in range(0, whole, 64):
-        s0 = mul(load_f32(arena, state + d), rescale)
-        s1 = mul(load_f32(arena, state + d + 16), rescale)
-        s2 = mul(load_f32(arena, state + d + 32), rescale)
-        s3 = mul(load_f32(arena, state + d + 48), rescale)
-        for j in range(low, high):
-            v = values + j * a.head_dim + d
-            weight = splat(get_f32(arena, 256 + j))
-            s0 = fma(load_kv(a.v_pages, v), weight, s0)
-            s1 = fma(load_kv(a.v_pages, v + 16), weight, s1)
-            s2 = fma(load_kv(a.v_pages, v + 32), weight, s2)
-            s3 = fma(load_kv(a.v_pages, v + 48), weight, s3)
-        store_f32(arena, state + d, s0)
-        store_f32(arena, state + d + 16, s1)
-        store_f32(arena, state + d + 32, s2)
-        store_f32(arena, state + d + 48, s3)
-    for d in range(whole, a.head_dim, 16):
-        s = mul(load_f32(arena, state + d), rescale)
-        for j in range(low, high):
-            v = values + j * a.head_dim + d
-            s = fma(load_kv(a.v_pages, v), splat(get_f32(arena, 256 + j)), s)
-        store_f32(arena, state + d, s)
+def attention_softmax(a, low, high, group, arena):
+    """Scores become weights e^(s - m'), 0 for a key that is not seen; m and l move on."""
+    for g in range(group):
+        state = g * (a.head_dim + ATTENTION_STATE) + a.head_dim
+        scores = mul(join_sums(arena, state + 64), splat(a.scale))
+        scores = keep_lanes(scores, low, high, ATTENTION_UNSEEN)
+        before = load_f32(arena, state)
+        m = largest(before, splat(join_max(scores)))
+        rescale = exp(sub(before, m))
+        weights = keep_lanes(exp(sub(scores, m)), low, high, 0.0)
+        weight_sum = fma(load_f32(arena, state + 16), rescale, splat(join_sum(weights)))
+        store_f32(arena, state, m)
+        store_f32(arena, state + 16, weight_sum)
+        store_f32(arena, state + 32, rescale)
+        store_f32(arena, state + 48, weights)
 
 
 @body
-def attention_end(a, out, arena, state):
-    """Writes a head's sums, m and l."""
-    for d in range(0, a.head_dim, 16):
-        store_f32(a.partial, out + d, load_f32(arena, state + d))
-    set_f32(a.partial, out + a.head_dim, get_f32(arena, state + a.head_dim))
-    set_f32(a.partial, out + a.head_dim + 1, get_f32(arena, state + a.head_dim + 16))
+def attention_values(a, values, low, high, group, arena):
+    """sums = sums * e^(m - m') + the seen keys' values, each times its weight."""
+    for g in range(group):
+        state = g * (a.head_dim + ATTENTION_STATE)
+        rescale, weights = load_f32(arena, state + a.head_dim + 32), state + a.head_dim + 48
+        for d in range(0, a.head_dim, 16):
+            s = mul(load_f32(arena, state + d), rescale)
+            for j in range(low, high):
+                v = load_kv(a.v_pages, values + j * a.head_dim + d)
+                s = fma(v, splat(get_f32(arena, weights + j)), s)
+            store_f32(arena, state + d, s)
+
+
+@body
+def attention_values_16(a, values, group, arena):
+    """`attention_values` of a block that is seen whole: 16 values in registers for all heads."""
+    row = a.head_dim
+    for d in range(0, row, 16):
+        v = values + d
+        v0, v1 = load_kv(a.v_pages, v), load_kv(a.v_pages, v + row)
+        v2, v3 = load_kv(a.v_pages, v + 2 * row), load_kv(a.v_pages, v + 3 * row)
+        v4, v5 = load_kv(a.v_pages, v + 4 * row), load_kv(a.v_pages, v + 5 * row)
+        v6, v7 = load_kv(a.v_pages, v + 6 * row), load_kv(a.v_pages, v + 7 * row)
+        v8, v9 = load_kv(a.v_pages, v + 8 * row), load_kv(a.v_pages, v + 9 * row)
+        v10, v11 = load_kv(a.v_pages, v + 10 * row), load_kv(a.v_pages, v + 11 * row)
+        v12, v13 = load_kv(a.v_pages, v + 12 * row), load_kv(a.v_pages, v + 13 * row)
+        v14, v15 = load_kv(a.v_pages, v + 14 * row), load_kv(a.v_pages, v + 15 * row)
+        for g in range(group):
+            state = g * (row + ATTENTION_STATE)
+            w = state + row + 48
+            s = mul(load_f32(arena, state + d), load_f32(arena, w - 16))
+            s = fma(v0, splat(get_f32(arena, w)), s)
+            s = fma(v1, splat(get_f32(arena, w + 1)), s)
+            s = fma(v2, splat(get_f32(arena, w + 2)), s)
+            s = fma(v3, splat(get_f32(arena, w + 3)), s)
+            s = fma(v4, splat(get_f32(arena, w + 4)), s)
+            s = fma(v5, splat(get_f32(arena, w + 5)), s)
+            s = fma(v6, splat(get_f32(arena, w + 6)), s)
+            s = fma(v7, splat(get_f32(arena, w + 7)), s)
+            s = fma(v8, splat(get_f32(arena, w + 8)), s)
+            s = fma(v9, splat(get_f32(arena, w + 9)), s)
+            s = fma(v10, splat(get_f32(arena, w + 10)), s)
+            s = fma(v11, splat(get_f32(arena, w + 11)), s)
+            s = fma(v12, splat(get_f32(arena, w + 12)), s)
+            s = fma(v13, splat(get_f32(arena, w + 13)), s)
+            s = fma(v14, splat(get_f32(arena, w + 14)), s)
+            s = fma(v15, splat(get_f32(arena, w + 15)), s)
+            store_f32(arena, state + d, s)
+
+
+@body
+def attention_end(a, row, group, arena):
+    """Writes each head's sums, m and l; `row` is the first head's row of partial."""
+    for g in range(group):
+        out, state = (row + g) * (a.head_dim + 16), g * (a.head_dim + ATTENTION_STATE)
+        for d in range(0, a.head_dim, 16):
+            store_f32(a.partial, out + d, load_f32(arena, state + d))
+        out, state = out + a.head_dim, state + a.head_dim
+        set_f32(a.partial, out, get_f32(arena, state))
+        set_f32(a.partial, out + 1, get_f32(arena, state + 16))

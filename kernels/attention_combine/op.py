@@ -28,6 +28,7 @@ OP = Op(
     ),
     tiles=lambda a: a.y.shape[0],
     access=access,
+    arena=lambda a: 4 * 16 * a.splits,  # of one head: a vector e^(m_s - m) for each split
     order=(
         "m = the largest m_s; splits ascending from the first live one: acc' = fma(acc_s, "
         "e^(m_s - m), acc), l' = fma(l_s, e^(m_s - m), l); y = acc / l"

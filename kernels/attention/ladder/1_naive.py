@@ -38,10 +38,10 @@ def attention(q, k_pages, v_pages, page_table, rows, window, scale, partial):
                         total += np.float64(q[t, h, d]) * key[d]
                     scores[j - first] = scale * total
                 m = scores[: end - first].max()
-                l = 0.0
+                weight_sum = 0.0
                 for j in range(end - first):
                     scores[j] = np.exp(scores[j] - m)
-                    l += scores[j]
+                    weight_sum += scores[j]
                 for d in range(head_dim):
                     total = 0.0
                     for j in range(first, end):
@@ -49,7 +49,7 @@ def attention(q, k_pages, v_pages, page_table, rows, window, scale, partial):
                         total += scores[j - first] * value[d]
                     partial[t, s, h, d] = total
                 partial[t, s, h, head_dim] = m
-                partial[t, s, h, head_dim + 1] = l
+                partial[t, s, h, head_dim + 1] = weight_sum
 
 
 if __name__ == "__main__":

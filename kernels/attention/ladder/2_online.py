@@ -29,7 +29,7 @@ def attention(q, k_pages, v_pages, page_table, rows, window, scale, partial):
                 first = max(first, position - window + 1)
             for h in range(heads if first < end else 0):
                 kv_head = h * kv_heads // heads
-                m, l = -np.inf, 0.0
+                m, weight_sum = -np.inf, 0.0
                 sums[:] = 0
                 for j in range(first, end):
                     physical, slot = page_table[sequence, j // page], j % page
@@ -40,12 +40,12 @@ def attention(q, k_pages, v_pages, page_table, rows, window, scale, partial):
                     score *= scale
                     larger = max(m, score)
                     rescale, weight = np.exp(m - larger), np.exp(score - larger)
-                    m, l = larger, l * rescale + weight
+                    m, weight_sum = larger, weight_sum * rescale + weight
                     for d in range(head_dim):
                         sums[d] = sums[d] * rescale + weight * value[d]
                 partial[t, s, h, :head_dim] = sums
                 partial[t, s, h, head_dim] = m
-                partial[t, s, h, head_dim + 1] = l
+                partial[t, s, h, head_dim + 1] = weight_sum
 
 
 if __name__ == "__main__":

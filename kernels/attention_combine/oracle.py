@@ -1,0 +1,76 @@
+"""What attention_combine must compute, in PyTorch, and the cases it is checked on."""
+
+import numpy as np
+import torch
+
+from mkport.declare.case import Case
+from mkport.kernels.attention.op import SPLIT
+
+SHAPES = {
+    "one token": {"positions": [4], "heads": 9, "head_dim": 64},
+    "ragged batch, idle rows": {
+        "positions": [254, 0, 255, 600, 256],
+        "tokens": 8,
+        "heads": 9,
+        "head_dim": 64,
+    },
+    "long context": {"positions": [8191, 5000], "heads": 32, "head_dim": 128},
+    "window in a split": {
+        "positions": [298, 299, 300, 511, 512, 611, 1200],
+        "window": 300,
+        "heads": 4,
+        "head_dim": 16,
+    },
+    "small window": {"positions": [3, 255, 256, 257, 900], "window": 4, "heads": 8, "head_dim": 80},
+}
+
+
+def oracle(t):
+    """y[:tokens] = softmax-weighted join of the seen splits, in the dtype of the given tensors."""
+    joined = []
+    for partial, (_, position) in zip(t.partial, t.rows[: int(t.count[0])].tolist(), strict=False):
+        oldest = max(position - t.window + 1, 0) if t.window else 0
+        seen = partial[oldest // SPLIT : position // SPLIT + 1]  # [splits, heads, head_dim + 16]
+        sums, m, weight_sum = (
+            seen[..., : t.head_dim],
+            seen[..., t.head_dim],
+            seen[..., t.head_dim + 1],
+        )
+        factor = torch.exp(m - m.max(0).values)
+        y = (factor[..., None] * sums).sum(0) / (factor * weight_sum).sum(0)[..., None]
+        joined.append(y.flatten())  # [heads * head_dim]
+    return {"y": torch.stack(joined)}
+
+
+def make(rng, weights, cache, positions, heads, head_dim, tokens=0, window=0):
+    """Random partials of tokens at `positions`; splits that a token does not see are NaN."""
+    tokens = tokens or len(positions)
+    splits = max(positions) // SPLIT + 2
+    partial = np.full((tokens, splits, heads, head_dim + 16), np.nan, np.float32)
+    rows = np.full((tokens, 2), -1, np.int32)
+    for token, position in enumerate(positions):
+        rows[token] = token, position
+        oldest = max(position - window + 1, 0) if window else 0
+        for split in range(oldest // SPLIT, position // SPLIT + 1):
+            out = partial[token, split]
+            out[:, :head_dim] = rng.standard_normal((heads, head_dim), np.float32)
+            out[:, head_dim] = 3 * rng.standard_normal(heads, np.float32)
+            out[:, head_dim + 1] = 1 + 9 * rng.random(heads, np.float32)
+    return Case(
+        {
+            "count": np.array([len(positions)], np.int32),
+            "rows": rows,
+            "partial": partial,
+            "y": np.full((tokens, heads * head_dim), np.nan, np.float32),
+        },
+        {"heads": heads, "head_dim": head_dim, "splits": splits, "window": window},
+        ("y",),
+        {"partial": (tokens, splits, heads)},
+    )
+
+
+def call_standalone(kernel, a):
+    """Runs the standalone kernel on a case's arrays."""
+    live = int(a.count[0])
+    y = a.y[:live].reshape(live, a.heads, a.head_dim)
+    kernel(a.partial[:live], a.rows[:live, 1], a.window, y)
