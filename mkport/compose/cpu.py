@@ -12,6 +12,7 @@ from pathlib import Path
 
 import mkport.machines.cpu as cpu
 from mkport.declare import RECORD, RECORD_WORDS, Op
+from mkport.declare.generate import struct_name
 from mkport.errors import UserError
 
 CPU = Path(cpu.__file__).parent
@@ -114,11 +115,6 @@ def _record_constants() -> str:
     )
 
 
-def struct_name(op: Op) -> str:
-    """The name of an op's generated argument struct: "gemm_silu" -> "GemmSiluArgs"."""
-    return "".join(part.capitalize() for part in op.name.split("_")) + "Args"
-
-
 def _op_section(op: Op) -> str:
     task = op.folder / "task.py"
     if not task.is_file():
@@ -147,7 +143,7 @@ def _dispatch(ops: Sequence[Op]) -> str:
         words = enumerate(op.args, RECORD["args"].first)
         values = ",\n".join(f"        {getters[arg.kind].format(word)}" for word, arg in words)
         parts.append(
-            f"\n\n@body\ndef run_{op.name}(record, table, arena):\n"
+            f"\n\n@inlined\ndef run_{op.name}(record, table, arena):\n"
             f"    a = {struct_name(op)}(\n{values},\n    )\n"
             "    first, stride = get_i32(record, RUN), get_i32(record, RUN + 1)\n"
             "    for i in range(get_i32(record, RUN + 2)):\n"
@@ -158,7 +154,7 @@ def _dispatch(ops: Sequence[Op]) -> str:
             f"        run_{op.name}(record, table, arena)\n"
         )
     parts.append(
-        "\n\n@body\ndef run_tiles(record, table, arena):\n"
+        "\n\n@inlined\ndef run_tiles(record, table, arena):\n"
         '    """Runs the tiles of one record."""\n'
         "    op = get_i32(record, 0)\n" + "".join(branches)
     )

@@ -9,6 +9,7 @@ import numpy as np
 from mkport.compose import Program
 from mkport.declare import RECORD, RECORD_WORDS, Op
 from mkport.declare.case import WIDTHS, Case
+from mkport.declare.record import NO_COUNTER
 from mkport.declare.table import Kind
 from mkport.machines.cpu.build import build
 from mkport.machines.cpu.machine import CpuMachine
@@ -29,10 +30,11 @@ def run_standalone(op: Op, case: Case) -> Outputs:
 
 
 def run_ported(op: Op, case: Case, program: Program) -> Outputs:
-    """The body in the convention: one record with every tile, no counters, one thread."""
+    """The body in the convention: one record with every tile, no wait, no signal, one thread."""
     graph, arrays = _graph_of(op, case, program)
     node = graph.nodes[0]
     record = np.zeros(RECORD_WORDS, np.int32)
+    record[RECORD["waits"].first] = record[RECORD["signal"].first] = NO_COUNTER
     record[RECORD["op"].first] = program.ops.index(op)
     run, args = RECORD["run"], RECORD["args"]
     record[run.first : run.end] = (0, 1, node.tiles)
@@ -41,7 +43,8 @@ def run_ported(op: Op, case: Case, program: Program) -> Outputs:
     table = np.array([arrays[name].ctypes.data for name in graph.tensors], np.int64)
     arena = allocate("f32", (max(op.arena(node.bound), 64) // 4,))
     arena[...] = np.nan
-    build(program).run_record(record.ctypes.data, table.ctypes.data, arena.ctypes.data)
+    addresses = (record.ctypes.data, 1, table.ctypes.data, 0, 0, arena.ctypes.data)
+    build(program).run_worker(0, *addresses, 0, 0, 0, 0)
     return _outputs(case, node.args, arrays)
 
 

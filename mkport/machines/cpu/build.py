@@ -14,11 +14,10 @@ from mkport.compose import Program
 
 @dataclass(frozen=True)
 class Built:
-    """Compiled entry points of a program and the file they came from."""
+    """A program's compiled worker and the file it came from."""
 
     path: Path
     run_worker: Callable[..., bool]
-    run_record: Callable[..., None]
 
 
 def build(program: Program) -> Built:
@@ -40,4 +39,4 @@ def build(program: Program) -> Built:
         except BaseException:
             del sys.modules[name]
             raise
-    return Built(path, module.run_worker, module.run_record)
+    return Built(path, module.run_worker)

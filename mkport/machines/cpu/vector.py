@@ -32,7 +32,13 @@ class _Float32x16Model(models.PrimitiveModel):
 
 def body(function):
     """Marks the code of an op's tile."""
-    return njit(nogil=True, error_model="numpy")(function)
+    wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # only bodies call bodies
+    return njit(nogil=True, error_model="numpy", **wrappers)(function)
+
+
+def inlined(function):
+    """Marks dispatch: part of its caller, so that a body is compiled into the worker directly."""
+    return njit(inline="always", error_model="numpy")(function)
 
 
 def _element(builder, address, index, element, vector):

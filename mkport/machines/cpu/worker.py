@@ -93,9 +93,3 @@ def run_worker(
         if trace != 0:
             set_i64(trace, index * 3 + 2, now_ns())
     return True
-
-
-@njit("void(int64,int64,int64)", nogil=True, error_model="numpy", cache=True)
-def run_record(record, table, arena):
-    """Runs one record's tiles without waiting or signalling: the ported form, unit by unit."""
-    run_tiles(record, table, arena)
