@@ -16,9 +16,9 @@ from mkport.engine.source import DEMO_PACKAGE, demo_file
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, FFN = 32, 2, 4, 2, 16, 48
 
-# byte-level BPE: the 256 bytes, two merges, and three tokens of each special kind
+# byte-level BPE: the 256 bytes, three merges, a word that no merge reaches, three special tokens
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
-TOKENS = [*BYTES, "he", "hel", "<s>", "</s>", "<think>"]
+TOKENS = [*BYTES, "he", "hel", "12", "lo", "<s>", "</s>", "<think>"]
 VOCAB = len(TOKENS)
 
 Fields = dict[str, Any]
@@ -84,7 +84,7 @@ def write_gguf(tmp_path: Path, tiny_tensors: dict[str, np.ndarray]) -> Callable[
         writer.add_tokenizer_pre(pre)
         writer.add_token_list(TOKENS)
         writer.add_token_types([1] * (VOCAB - 3) + [3, 3, 4])
-        writer.add_token_merges(["h e", "he l"])
+        writer.add_token_merges(["h e", "he l", "1 2"])
         writer.add_bos_token_id(TOKENS.index("<s>"))
         writer.add_eos_token_id(TOKENS.index("</s>"))
         if extra is not None:

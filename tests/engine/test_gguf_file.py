@@ -92,7 +92,7 @@ def test_an_untied_head_and_linear_scaling_are_kept(tmp_path: Path, write_gguf: 
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(4.0)
 
-    head = np.ones((261, 32), dtype=np.float16)
+    head = np.ones((263, 32), dtype=np.float16)
     convert_gguf(write_gguf(extra=extra, tensors={"output.weight": head}), tmp_path / "o", "f32")
     config, weights = open_converted(tmp_path / "o")
     assert not config.tied and config.rope_scaling == rope.RopeScaling("linear", 4.0)

@@ -90,6 +90,23 @@ def test_a_character_of_several_tokens_is_held_back(ours: Tokenizer) -> None:
     assert half.push(ids[0]) == "" and half.finish() == "\ufffd" and half.finish() == ""
 
 
+def test_a_long_stream_decodes_a_few_ids_at_a_time(
+    ours: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[int] = []
+    decode = ours.decode
+
+    def counted(ids: list[int], skip_special: bool = True) -> str:
+        lengths.append(len(ids))
+        return decode(ids, skip_special)
+
+    monkeypatch.setattr(ours, "decode", counted)
+    stream = StreamDecoder(ours)
+    for token in ours.encode("word after word 🦤 " * 20):
+        stream.push(token)
+    assert 1 < max(lengths) < 10
+
+
 def test_splitting_is_that_of_llama_cpp(ours: Tokenizer) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
     from mkport.engine.source import demo_file
@@ -199,6 +216,17 @@ def test_damaged_or_missing_files_are_named(demo_f32: Path, tmp_path: Path) -> N
 def test_half_a_surrogate_is_refused(ours: Tokenizer) -> None:
     with pytest.raises(UserError, match="not valid Unicode at character 1"):
         ours.encode("a\ud800")
+
+
+@pytest.mark.parametrize(
+    ("pre", "digits", "word"), [("gpt-2", 1, 2), ("smollm", 2, 2), ("llama-bpe", 1, 1)]
+)
+def test_digits_and_whole_words_are_split_as_the_vocabulary_was_learned(
+    pre: str, digits: int, word: int, tmp_path: Path, write_gguf: Callable[..., Path]
+) -> None:
+    convert_gguf(write_gguf(pre=pre), tmp_path / "out", "bf16")
+    tokenizer = Tokenizer.load(tmp_path / "out")
+    assert (len(tokenizer.encode("12")), len(tokenizer.encode("lo"))) == (digits, word)
 
 
 @pytest.mark.parametrize("pre", ["gpt-2", "smollm", "llama-bpe"])

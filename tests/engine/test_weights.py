@@ -114,6 +114,12 @@ def test_damaged_files_are_refused(
     assert str(path) in str(refused.value)
 
 
+def test_a_header_longer_than_any_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 8 + b"{}")
+    with pytest.raises(UserError, match="its header should be"):
+        open_weights(tmp_path, SHAPES)
+
+
 @pytest.mark.parametrize("keep", [0, 3, 8, 20, 100])
 def test_files_cut_short_are_refused(write_safetensors: Callable[..., Path], keep: int) -> None:
     path = write_safetensors(good(), DATA)
@@ -174,7 +180,7 @@ def test_shards_are_read_through_their_index(sharded: Path) -> None:
 
 def test_a_missing_shard_is_named(sharded: Path) -> None:
     (sharded / TWO).unlink()
-    with pytest.raises(UserError, match=TWO):
+    with pytest.raises(UserError, match=f"{TWO} is missing, but"):
         open_weights(sharded, SHAPES)
 
 
