@@ -1,5 +1,6 @@
 """A model directory's weights, memory-mapped and checked against the shapes its family declares.
-No torch, and no copy unless another dtype is asked for. NaN and infinity are not looked for."""
+No torch, and no copy unless another dtype is asked for. Tensors made of several are put together
+elsewhere."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -50,6 +51,25 @@ class Weights(Mapping[str, np.ndarray]):
             self._converted[name] = array
         return array
 
+    def read_into(self, name: str, out: np.ndarray) -> None:
+        """Reads a tensor into a contiguous array of its shape and of this dtype.
+
+        The bytes come from the file straight into `out`, not through the map, so that they are
+        never resident twice. Raises UserError when the file has become shorter.
+        """
+        entry = self._entries[name]
+        direct = STORED_AS[entry.dtype] == self.dtype and entry.dtype != "F16"
+        stored = out if direct else np.empty(entry.shape, NUMPY_TYPES[entry.dtype])
+        with entry.file.open("rb", buffering=0) as file:
+            file.seek(entry.offset)
+            left = stored.reshape(-1).view(np.uint8).data
+            while left and (count := file.readinto(left)):
+                left = left[count:]
+        if left:
+            raise UserError(f"{entry.file} has become shorter while it was read. Fetch it again.")
+        if not direct:
+            out[...] = self._convert(stored, entry.dtype)
+
     def _convert(self, stored: np.ndarray, dtype: str) -> np.ndarray:
         if STORED_AS[dtype] == self.dtype:
             return stored.astype(np.float32) if dtype == "F16" else stored
@@ -92,7 +112,7 @@ def open_weights(
     """
     if dtype is not None and dtype not in DTYPES:
         raise UserError(f"The dtype {dtype!r} is not known; choose one of {', '.join(DTYPES)}.")
-    entries = _all_entries(directory)
+    entries = all_entries(directory)
     for name, shape in {**(ignored or {}), **shapes}.items():
         entry = entries.get(name)
         if entry is None:
@@ -126,8 +146,9 @@ def open_weights(
     return Weights(used, dtype)
 
 
-def _all_entries(directory: Path) -> dict[str, Entry]:
-    """Every tensor of the directory's safetensors files."""
+def all_entries(directory: Path) -> dict[str, Entry]:
+    """Every tensor of the directory's safetensors files. Raises UserError when a file is missing,
+    damaged, or not what the index says."""
     if (directory / SINGLE).exists():
         return read_header(directory / SINGLE)
     index = directory / INDEX

@@ -28,7 +28,7 @@ def access(a, tile):
     yield read("rows", (0, tokens), (0, 2))
     yield read("x", (0, tokens), (0, a.k))
     if a.rope is not None:
-        yield immutable("rope", (0, a.rope.shape[0]), (0, a.head_dim))
+        yield immutable("rope", (0, a.rope.shape[0]), (0, a.head_dim), picks=tokens)
     half = a.head_dim // 2
     if a.half_split:
         runs = [(part * 8, part * 8 + 8), (half + part * 8, half + part * 8 + 8)]

@@ -18,7 +18,7 @@ def access(a, tile):
     yield read("rows", (tile, tile + 1), (0, 2))
     yield read("x", (tile, tile + 1), columns)
     if a.rope is not None:
-        yield immutable("rope", (0, a.rope.shape[0]), (0, a.head_dim))
+        yield immutable("rope", (0, a.rope.shape[0]), (0, a.head_dim), picks=1)
     if a.y is not None:
         yield write("y", (tile, tile + 1), columns)
     else:

@@ -32,6 +32,10 @@ VERBS = {
     "compose": Verb("mkport.cli.compose", BUILD, "Write a model's megakernel as one file."),
     "verify": Verb("mkport.cli.verify", BUILD, "Prove a schedule safe, or say why it is not."),
     "trace": Verb("mkport.cli.trace", LOOK, "Record a step: timeline, Perfetto file, summary."),
+    "inspect": Verb(
+        "mkport.cli.inspect_model", LOOK, "Say what a model is and how fast it can be."
+    ),
+    "synth": Verb("mkport.cli.synth", BUILD, "Write a random checkpoint of a model family."),
     "run": Verb("mkport.cli.run", RUN, "Generate text with a model."),
     "eval": Verb("mkport.cli.evaluate", RUN, "Measure the perplexity of a text."),
     "bench": Verb("mkport.cli.bench", RUN, "Measure decode against transformers and llama.cpp."),

@@ -3,6 +3,8 @@ layer's experts one by one maps onto the stacked tensors that a step reads."""
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from mkport.models.base import DecoderConfig
 
 Shapes = dict[str, tuple[int, ...]]
@@ -70,6 +72,12 @@ def expert_pieces(
     if block != prefix:
         pieces[f"{prefix}.gate.weight"] = {f"{block}.gate.weight": ()}
     return pieces
+
+
+def piece_shapes(whole: tuple[int, ...], pieces: Mapping[str, Index]) -> Shapes:
+    """The shapes of the published tensors that make up one of the step's."""
+    indexed = np.broadcast_to(np.float32(), whole)  # holds no elements, only to be indexed
+    return {name: indexed[place].shape for name, place in pieces.items()}
 
 
 def outer_shapes(config: DecoderConfig) -> Shapes:

@@ -75,6 +75,12 @@ class Graph:
         cut.nodes = self.nodes[:nodes]
         return cut
 
+    def within(self, ops: Iterable[Op]) -> "Graph":
+        """The same graph with the opcodes of a program that is composed of `ops`."""
+        same = Graph(ops)
+        same.tensors, same.nodes = self.tensors, self.nodes
+        return same
+
     @property
     def ops(self) -> list[Op]:
         """The distinct ops, given ones first, then by first use; a place here is the opcode."""

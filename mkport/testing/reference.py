@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mkport.declare.case import from_bf16, to_bf16
-from mkport.models.llama import LlamaConfig, rope_table
+from mkport.errors import UserError
+from mkport.models.base import DecoderConfig, rope_table
+from mkport.models.llama import MODEL_TYPE
 from mkport.testing.law import EPS, Measured, measure
 
 
 def logits(
-    config: LlamaConfig,
+    config: DecoderConfig,
     weights: Mapping[str, np.ndarray],
     ids: Sequence[int],
     kind: type[np.floating] = np.float64,
@@ -24,8 +26,11 @@ def logits(
     """The logits after every token of one sequence: `kind` [tokens, vocabulary].
 
     `weights` holds the checkpoint's tensors (bfloat16 as uint16). All arithmetic is in `kind`;
-    keys and values are rounded to the storage type `cache` before they are used.
+    keys and values are rounded to the storage type `cache` before they are used. Raises UserError
+    for a model of another family.
     """
+    if config.model_type != MODEL_TYPE:
+        raise UserError(f"The reference knows {MODEL_TYPE} models, not {config.model_type} ones.")
 
     def weight(name: str) -> np.ndarray:
         array = weights[name]
@@ -60,7 +65,7 @@ def logits(
 
 
 def judge_logits(
-    config: LlamaConfig,
+    config: DecoderConfig,
     weights: Mapping[str, np.ndarray],
     ids: Sequence[int],
     cache: str,

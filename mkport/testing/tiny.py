@@ -2,8 +2,11 @@
 
 import numpy as np
 
+from mkport.declare import Op
 from mkport.declare.case import stored
-from mkport.models import llama
+from mkport.library import all_ops
+from mkport.models import family_of, llama, parse_config, rope
+from mkport.models.sizes import TINY
 from mkport.models.step import StepShape
 from mkport.plan import Graph
 
@@ -26,9 +29,19 @@ LLAMA = llama.LlamaConfig(
 )
 
 
+def library() -> list[Op]:
+    """Every op with a CPU body: composed together, so that one program runs any model's step."""
+    return [op for op in all_ops().values() if (op.folder / "task.py").is_file()]
+
+
 def graphs(shape: StepShape) -> dict[str, Graph]:
-    """A step graph of each family's small model."""
-    return {"llama": llama.build(LLAMA, shape)}
+    """A step graph of each family's small model, with the opcodes of the library's program."""
+    found = {"llama": llama.build(LLAMA, shape)}
+    for name, fields in TINY.items():
+        # a vocabulary that ends in the middle of a tile
+        config = fields | {"vocab_size": LLAMA.vocab}
+        found.setdefault(name, family_of(config).build(parse_config(config), shape))
+    return {name: graph.within(library()) for name, graph in found.items()}
 
 
 def fill(graph: Graph, shape: StepShape, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -39,7 +52,8 @@ def fill(graph: Graph, shape: StepShape, rng: np.random.Generator) -> dict[str, 
     arrays: dict[str, np.ndarray] = {}
     for name, spec in graph.tensors.items():
         if name == "rope":
-            arrays[name] = llama.rope_table(LLAMA, shape.context)
+            inverse = rope.inverse_frequencies(spec.shape[1], rope.DEFAULT_THETA, None)
+            arrays[name] = rope.rope_table(inverse, shape.context)
         elif spec.kind == "weight" and len(spec.shape) == 1:
             arrays[name] = 1 + 0.1 * rng.standard_normal(spec.shape, np.float32)
         elif spec.kind == "weight":

@@ -23,6 +23,7 @@ Tensors = dict[str, np.ndarray]
 
 def open_converted(directory: Path) -> tuple[llama.LlamaConfig, Weights]:
     config = parse_config(json.loads((directory / "config.json").read_text()))
+    assert isinstance(config, llama.LlamaConfig)
     return config, open_weights(directory, llama.tensor_shapes(config))
 
 

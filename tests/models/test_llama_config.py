@@ -181,6 +181,7 @@ def test_tensor_shapes_are_those_of_transformers(tied: bool) -> None:
     with torch.device("meta"):
         theirs = LlamaForCausalLM(LlamaConfig(**fields)).state_dict()
     config = parse_config(fields)
+    assert isinstance(config, llama.LlamaConfig)
     shapes = {name: tuple(tensor.shape) for name, tensor in theirs.items()}
     if tied:
         assert shapes.pop("lm_head.weight") == llama.ignored_shapes(config)["lm_head.weight"]

@@ -1,0 +1,158 @@
+"""A model's weights as its step reads them: experts stacked, tensors renamed or scaled while they
+are loaded, the rest mapped from the files. What belongs where is the family's to say."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from mkport.engine import bf16
+from mkport.engine.gguf_file import Progress
+from mkport.engine.jsonfile import read_json
+from mkport.engine.weights import Weights, all_entries, open_weights
+from mkport.errors import UserError
+from mkport.models import family_of, parse_config
+from mkport.models.base import DecoderConfig
+from mkport.models.tensors import Index, Pieces, piece_shapes
+
+SCAN_AT_ONCE = 1 << 20  # elements that a scan looks at together; its scratch stays in the cache
+
+
+class ModelWeights(Mapping[str, np.ndarray]):
+    """The tensors of a step by name: bfloat16 bits as uint16 ("bf16"), or float32 ("f32").
+
+    A tensor of a file is a read-only view, as in `Weights`; one that was put together is an array
+    that lives as long as this object. A scaled vector is float32 whatever the dtype.
+    """
+
+    def __init__(
+        self, files: Weights, stored: Mapping[str, str], made: Mapping[str, np.ndarray]
+    ) -> None:
+        self.dtype = files.dtype
+        self._files = files
+        self._stored = stored  # a step's tensor -> the file's tensor that it is a view of
+        self._made = made
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        array = self._made.get(name)
+        return self._files[self._stored[name]] if array is None else array
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._stored
+        yield from self._made
+
+    def __len__(self) -> int:
+        return len(self._stored) + len(self._made)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors in this dtype."""
+        return self._files.nbytes
+
+
+def assemble(
+    directory: Path,
+    family: ModuleType,
+    config: DecoderConfig,
+    dtype: str | None = None,
+    progress: Progress | None = None,
+    scan: bool = False,
+) -> ModelWeights:
+    """Open a model directory and put together what its step reads.
+
+    A stacked tensor is allocated once and filled from the files, one published tensor after the
+    other, so that no weight is ever resident twice. `progress` is told after each. Raises UserError
+    for whatever `open_weights` refuses, and for NaN or infinity in a tensor that is copied (in any,
+    with `scan`).
+    """
+    shapes: dict[str, tuple[int, ...]] = family.tensor_shapes(config)
+    files, in_pieces = _open(directory, family, config, dtype)
+    stored = {name: name for name in shapes}
+    to_stack: dict[str, Mapping[str, Index]] = {}
+    for name, pieces in in_pieces.items():
+        if list(pieces.values()) == [()]:
+            stored[name] = next(iter(pieces))
+        else:
+            to_stack[name] = pieces
+    scales: dict[str, float] = family.scales(config)
+    made = _stack(directory, files, shapes, to_stack, progress)
+    for name, scale in scales.items():
+        made[name] = _scaled(files[stored[name]], scale)
+    stored = {name: source for name, source in stored.items() if name not in made}
+    if scan:
+        for source in stored.values():
+            refuse_not_finite(directory, source, files[source])
+    for array in made.values():
+        array.flags.writeable = False
+    return ModelWeights(files, stored, made)
+
+
+def check(directory: Path) -> None:
+    """Raise UserError for whatever loading a directory would refuse, without reading weights."""
+    raw = read_json(directory / "config.json")
+    _open(directory, family_of(raw), parse_config(raw), None)
+
+
+def _open(
+    directory: Path, family: ModuleType, config: DecoderConfig, dtype: str | None
+) -> tuple[Weights, Pieces]:
+    """The files' tensors, and which of the step's tensors they hold in pieces."""
+    shapes: dict[str, tuple[int, ...]] = family.tensor_shapes(config)
+    entries = all_entries(directory)
+    in_pieces = {
+        name: pieces for name, pieces in family.pieces(config).items() if name not in entries
+    }
+    published = {name: shape for name, shape in shapes.items() if name not in in_pieces}
+    for name, pieces in in_pieces.items():
+        published |= piece_shapes(shapes[name], pieces)
+    return open_weights(directory, published, family.ignored_shapes(config), dtype), in_pieces
+
+
+def _stack(
+    directory: Path,
+    files: Weights,
+    shapes: Mapping[str, tuple[int, ...]],
+    to_stack: Mapping[str, Mapping[str, Index]],
+    progress: Progress | None,
+) -> dict[str, np.ndarray]:
+    made: dict[str, np.ndarray] = {}
+    total, done = sum(len(pieces) for pieces in to_stack.values()), 0
+    for name, pieces in to_stack.items():
+        made[name] = np.empty(shapes[name], np.uint16 if files.dtype == "bf16" else np.float32)
+        for piece, place in pieces.items():
+            part = made[name][place]
+            files.read_into(piece, part)
+            refuse_not_finite(directory, piece, part)
+            done += 1
+            if progress is not None:
+                progress(done, total)
+    return made
+
+
+def _scaled(array: np.ndarray, scale: float) -> np.ndarray:
+    """The array times a number: a vector in float32, a matrix rounded to its own dtype again."""
+    wide = bf16.to_f32(array) if array.dtype == np.uint16 else array
+    product = wide * np.float32(scale)
+    return bf16.from_f32(product) if array.dtype == np.uint16 and array.ndim > 1 else product
+
+
+def refuse_not_finite(directory: Path, name: str, array: np.ndarray) -> None:
+    """Raise UserError naming the tensor when a weight is NaN or infinite.
+
+    `array` holds float32, or bfloat16 bits as uint16, and is contiguous.
+    """
+    # all exponent bits set: infinity, or above it a NaN
+    half = array.dtype == np.uint16
+    kind: type[np.unsignedinteger] = np.uint16 if half else np.uint32
+    magnitude, limit = (0x7FFF, 0x7F80) if half else (0x7FFFFFFF, 0x7F800000)
+    bits = array.reshape(-1).view(kind)
+    for first in range(0, bits.size, SCAN_AT_ONCE):
+        part = np.bitwise_and(bits[first : first + SCAN_AT_ONCE], kind(magnitude))
+        if part.max() >= limit:
+            at = first + int((part >= limit).argmax())
+            place = [int(i) for i in np.unravel_index(at, array.shape)]
+            raise UserError(
+                f"{directory}: the tensor {name} holds NaN or infinity at {place}, so the model "
+                f"cannot give numbers. Fetch or convert the checkpoint again."
+            )

@@ -1,0 +1,70 @@
+"""How many bytes of memory a step reads: the sum of what its tasks declare as immutable.
+
+Activations are left out: they are small and stay in the caches. What is read again (a norm's weight
+by every token) counts once a node.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mkport.declare import Access
+from mkport.declare.table import DTYPE_BYTES
+from mkport.plan.graph import Graph, Node
+
+Used = Callable[[Node], float]  # the share of a node's data-dependent picks that read something
+
+
+def node_bytes(graph: Graph, rows: int, context: int, used: Used = lambda node: 1.0) -> list[float]:
+    """Bytes that each node of a step reads, in program order.
+
+    The step holds `rows` tokens, each at position `context` - 1 of a sequence of its own. Where
+    only so many entries of a tensor are picked, and data says which (`Access.picks`), every pick
+    counts as another entry, but no more than all tokens together can choose; times `used(node)`.
+    """
+    return [
+        sum(_access_bytes(graph, node, access, rows, context, used) for access in node.accesses)
+        for node in graph.nodes
+    ]
+
+
+def step_bytes(graph: Graph, rows: int, context: int, used: Used = lambda node: 1.0) -> float:
+    """Bytes that a whole step reads; arguments as in `node_bytes`."""
+    return sum(node_bytes(graph, rows, context, used))
+
+
+def distinct(entries: int, picks: int, draws: int) -> float:
+    """Distinct entries expected of `draws` uniform choices of `picks` different entries each."""
+    return entries * (1.0 - (1.0 - picks / entries) ** draws)
+
+
+def _access_bytes(
+    graph: Graph, node: Node, access: Access, rows: int, context: int, used: Used
+) -> float:
+    name = node.args[access.arg]
+    if access.mode != "immutable" or name is None or not node.tiles:
+        return 0.0
+    spec = graph.tensors[name]
+    item = DTYPE_BYTES[spec.dtype]
+    boxes = _boxes(access, node.tiles)
+    if spec.kind == "state":
+        # logically [row, past or now, column]: a row's past is as long as its sequence or window
+        columns = np.diff(np.unique(boxes[:, 2], axis=0)).sum()
+        keys = min(context, node.args.get("window") or context)
+        return float(rows * keys * columns * item)
+    if access.picks is None:
+        sizes = np.diff(np.unique(boxes, axis=0))[..., 0]
+        return float(sizes.prod(axis=1).sum() * item)
+    parts, tiles = np.unique(boxes[:, 1:], axis=0, return_counts=True)
+    limit = min(spec.shape[0], node.args.get("slot_count", rows))
+    entries = np.minimum(tiles * access.picks, limit)
+    sizes = np.diff(parts)[..., 0].prod(axis=1)  # elements of one entry's part
+    return float((entries * sizes).sum() * item * used(node))
+
+
+def _boxes(access: Access, tiles: int) -> np.ndarray:
+    """The bounds of an access, a box a tile: int64 [tiles, dimensions, 2]."""
+    boxes = np.empty((tiles, len(access.box), 2), np.int64)
+    for d, (lo, hi) in enumerate(access.box):
+        boxes[:, d, 0], boxes[:, d, 1] = lo, hi
+    return boxes
