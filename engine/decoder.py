@@ -58,6 +58,18 @@ def decode_shape(
     )
 
 
+def check_prompt(tokens: int, context: int, start: int = 0) -> None:
+    """Raises UserError when a prompt of so many tokens, from position `start` on, is empty or does
+    not fit the context."""
+    if not tokens:
+        raise UserError("The prompt is empty. Give at least one token.")
+    if start + tokens > context:
+        raise UserError(
+            f"The prompt reaches position {start + tokens}, but the context has {context} "
+            "positions. Shorten the prompt."
+        )
+
+
 def plan_step(model: LoadedModel, shape: StepShape, workers: int) -> Planned:
     """Builds, deals, verifies and composes one step of a model."""
     graph: Graph = model.family.build(model.config, shape)
@@ -141,13 +153,7 @@ class Decoder:
     def prefill(self, sequence: int, ids: Sequence[int], start: int = 0) -> tuple[int, np.ndarray]:
         """Runs a prompt, chunk by chunk, from position `start` on; the last token's choice and
         logits. Raises UserError when it does not fit the context."""
-        if not ids:
-            raise UserError("The prompt is empty. Give at least one token.")
-        if start + len(ids) > self.context:
-            raise UserError(
-                f"The prompt reaches position {start + len(ids)}, but the context has "
-                f"{self.context} positions. Shorten the prompt."
-            )
+        check_prompt(len(ids), self.context, start)
         for first in range(0, len(ids), self.chunk):
             part = ids[first : first + self.chunk]
             rows = [(sequence, start + first + i, token) for i, token in enumerate(part)]

@@ -14,6 +14,7 @@ from mkport.cli.options import (
     open_model,
 )
 from mkport.cli.output import JsonFlag, emit
+from mkport.engine.decoder import check_prompt, decode_shape
 from mkport.engine.generate import Generation, generate
 from mkport.engine.prompt import encode_prompt
 from mkport.errors import UserError
@@ -49,6 +50,7 @@ def command(
     text = _stdin() if prompt == "-" else prompt
     loaded = open_model(model, dtype)
     ids = encode_prompt(loaded.tokenizer, text, chat, system)
+    check_prompt(len(ids), decode_shape(loaded, context=context).context)
     with open_decoder(loaded, context=context, workers=workers) as decoder:
         generation = generate(decoder, ids, max_tokens, (lambda piece: None) if as_json else show)
         workers = decoder.workers

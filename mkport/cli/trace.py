@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,12 +18,10 @@ from mkport.cli.options import (
 )
 from mkport.cli.output import JsonFlag, emit
 from mkport.doctor import cpu_model
+from mkport.engine.decoder import Decoder, decode_shape
 from mkport.errors import UserError
 from mkport.files import make_folder
 from mkport.trace.collect import collect
-
-if TYPE_CHECKING:
-    from mkport.engine.decoder import Decoder
 
 FILES = ("timeline.png", "timeline.svg", "trace.json", "times.json")
 
@@ -48,12 +46,13 @@ def command(
     """
     make_folder(out)
     loaded = open_model(model, dtype)
+    limit = decode_shape(loaded, batch, context).context
+    if steps > limit:
+        raise UserError(
+            f"{steps} steps do not fit the context of {limit} positions: "
+            "lower --steps or raise --context."
+        )
     with open_decoder(loaded, batch=batch, context=context, workers=workers) as decoder:
-        if steps > decoder.context:
-            raise UserError(
-                f"{steps} steps do not fit the context of {decoder.context} positions: "
-                "lower --steps or raise --context."
-            )
         result = trace_step(decoder, steps, out)
     data = {"summary": result.summary.as_dict(), "files": result.files}
     text = tracing.render(result.summary) + "\n\n" + "\n".join(map(str, result.files))
@@ -68,7 +67,7 @@ class Traced:
     files: tuple[Path, ...]
 
 
-def trace_step(decoder: "Decoder", steps: int, out: Path) -> Traced:
+def trace_step(decoder: Decoder, steps: int, out: Path) -> Traced:
     """Decodes `steps` tokens of every sequence from position 0, the last step traced, and writes
     its files into `out`. Every token is the greedy choice after the one before it."""
     tokens = [0] * decoder.batch

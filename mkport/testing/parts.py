@@ -42,7 +42,8 @@ def load_part(op: Op, part: str) -> ModuleType:
         if error.name != "torch":
             raise
         raise UserError(
-            "Checks compare with PyTorch, which is not installed here: pip install 'mkport[oracle]'."
+            "Checks compare with PyTorch, which is not installed here: "
+            "pip install 'mkport[oracle]'."
         ) from error
 
 
