@@ -127,6 +127,7 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(attend: Chain, window: int
 def test_a_nan_stays_in_its_row_and_head(attend: Chain) -> None:
     case = make(2, [(0, 300), (1, 20), (2, 270)], heads=6, kv_heads=2, head_dim=64, page=16)
     clean = attend(case).reshape(3, 6, 64)
+    assert np.isfinite(clean).all()
     case.arrays["q"].reshape(3, 6, 64)[1, 4, 5] = np.nan
     spoiled = attend(case).reshape(3, 6, 64)
     assert np.isnan(spoiled[1, 4]).all()
