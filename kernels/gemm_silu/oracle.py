@@ -9,7 +9,7 @@ SHAPES = {
     "one token": {"tokens": 1, "rows": 1, "n": 192, "k": 576},
     "batch of 5 in 8": {"tokens": 8, "rows": 5, "n": 96, "k": 80},
     "odd columns": {"tokens": 4, "rows": 4, "n": 77, "k": 48},
-    "fewer columns than a tile": {"tokens": 3, "rows": 2, "n": 5, "k": 16},
+    "fewer columns than a tile": {"tokens": 8, "rows": 7, "n": 5, "k": 16},
     "large gates": {"tokens": 8, "rows": 8, "n": 64, "k": 64, "scale": 60.0},
 }
 
