@@ -161,6 +161,15 @@ def test_layernorm_is_cohere_s(run: Run) -> None:
     close(run("layernorm", case), theirs.numpy())
 
 
+def test_layernorm_keeps_its_digits_far_from_zero(run: Run) -> None:
+    case = made("layernorm", tokens=8, rows=8, k=576, mean=1000.0)
+    x = case.arrays["x"].astype(np.float64)
+    centred = x - x.mean(axis=1, keepdims=True)
+    variance = np.square(centred).mean(axis=1, keepdims=True)
+    exact = centred / np.sqrt(variance + case.values["eps"]) * case.arrays["w"]
+    close(run("layernorm", case), exact.astype(np.float32))
+
+
 def close(ours: np.ndarray, theirs: np.ndarray) -> None:
     """Equal but for float32 rounding: four units in the last place of the largest value."""
     assert ours.dtype == theirs.dtype == np.float32
