@@ -121,6 +121,11 @@ class Decoder:
         """The machine that decodes."""
         return self._machines[0][1]
 
+    @property
+    def machines(self) -> list[CpuMachine]:
+        """Every machine: for decoding, for prompt chunks. They share weights and cache."""
+        return [machine for _, machine in self._machines]
+
     def step(
         self, tokens: Sequence[tuple[int, int, int]], wanted: Sequence[int], trace: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
