@@ -32,19 +32,19 @@ def definitions(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_every_body_is_byte_identical_to_its_task(op, source):
+def test_every_body_is_byte_identical_to_its_task(op: Op, source: str) -> None:
     bodies = definitions(op.folder / "task.py")
     assert bodies
     assert all(body in source for body in bodies)
 
 
 @pytest.mark.parametrize("name", ["vector", "dot", "sync", "worker"])
-def test_every_primitive_is_byte_identical_to_its_file(name, source):
+def test_every_primitive_is_byte_identical_to_its_file(name: str, source: str) -> None:
     folder = Path(cpu.__file__).parent
     assert all(text in source for text in definitions(folder / f"{name}.py"))
 
 
-def test_it_is_one_file_that_imports_no_mkport(source):
+def test_it_is_one_file_that_imports_no_mkport(source: str) -> None:
     modules = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -54,35 +54,36 @@ def test_it_is_one_file_that_imports_no_mkport(source):
     assert modules == {"sys", "collections", "numpy", "llvmlite", "numba"}
 
 
-def test_no_function_is_defined_twice(source):
+def test_no_function_is_defined_twice(source: str) -> None:
     names = [
         n.name for n in ast.parse(source).body if isinstance(n, ast.FunctionDef | ast.ClassDef)
     ]
     assert len(set(names)) == len(names)
 
 
-def test_it_opens_with_its_contents(source):
+def test_it_opens_with_its_contents(source: str) -> None:
     head = source.split('"""')[1]
     assert head.startswith("A title.")
-    sections = [line[len("# ======== ") : -len(" ========")] for line in source.splitlines() if line.startswith("# ======== ")]  # fmt: skip
+    titles = [line for line in source.splitlines() if line.startswith("# ======== ")]
+    sections = [line.removeprefix("# ======== ").removesuffix(" ========") for line in titles]
     assert [f"  {n}. {name}" for n, name in enumerate(sections, 1)] == [
         line for line in head.splitlines() if line.startswith("  ")
     ]
 
 
 @pytest.mark.parametrize(("weights", "cache"), [("f32", "bf16"), ("bf16", "f32")])
-def test_storage_types_are_the_program_s_own(weights, cache):
+def test_storage_types_are_the_program_s_own(weights: str, cache: str) -> None:
     text = compose_cpu(OPS[:1], weights, cache).source
     assert f"load_weight = load_{weights}" in text
     assert f"load_{cache}" in text.split("load_kv", 1)[1].splitlines()[0]
 
 
-def test_an_unknown_storage_type_is_refused():
+def test_an_unknown_storage_type_is_refused() -> None:
     with pytest.raises(UserError, match="weights type 'fp8' is unknown"):
         compose_cpu(OPS, "fp8", "bf16")
 
 
-def test_an_op_without_a_task_is_refused_by_name(tmp_path):
+def test_an_op_without_a_task_is_refused_by_name(tmp_path: Path) -> None:
     op = Op("mine", "nothing", (), lambda a: 0, lambda a, tile: (), "none", tmp_path)
     with pytest.raises(UserError, match="Op mine has no CPU task: .*task.py is missing"):
         compose_cpu([op], "f32", "f32")

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def reader(ops: list[Op]) -> str:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
-def test_a_compiled_reader_finds_every_argument(tmp_path):
+def test_a_compiled_reader_finds_every_argument(tmp_path: Path) -> None:
     (tmp_path / "reader.cc").write_text(reader(OPS))
     subprocess.run(
         ["g++", "-std=c++17", "-Wall", "-Werror", "-o", "reader", "reader.cc"],
@@ -73,7 +74,7 @@ def test_a_compiled_reader_finds_every_argument(tmp_path):
     assert [float(line) for line in run.stdout.split()] == wanted
 
 
-def test_an_absent_tensor_is_null():
+def test_an_absent_tensor_is_null() -> None:
     gemm = all_ops()["gemm"]
     words = gemm.encode(
         values_of(gemm) | {"residual": None}, dict.fromkeys("count x w y".split(), 3)
@@ -82,9 +83,9 @@ def test_an_absent_tensor_is_null():
     assert words[place] == -1
 
 
-def test_the_record_table_covers_every_word():
+def test_the_record_table_covers_every_word() -> None:
     rows = [line.split("|")[1].strip() for line in record_table().splitlines()[2:]]
-    words = []
+    words: list[int] = []
     for row in rows:
         first, _, last = row.partition("-")
         words += range(int(first), int(last or first) + 1)
@@ -92,7 +93,7 @@ def test_the_record_table_covers_every_word():
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_an_op_table_names_every_argument(op):
+def test_an_op_table_names_every_argument(op: Op) -> None:
     table = op_table(op)
     assert all(f"`{arg.name}`" in table for arg in op.args)
     assert len(table.splitlines()) == 2 + len(op.args)

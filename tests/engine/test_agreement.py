@@ -43,7 +43,7 @@ def demo(demo_f32: Path) -> LoadedModel:
     return load(str(demo_f32))
 
 
-def test_greedy_tokens_are_transformers_s(demo: LoadedModel):
+def test_greedy_tokens_are_transformers_s(demo: LoadedModel) -> None:
     """Five prompts, 64 tokens each, float32, decoded as one ragged batch."""
     import torch
     import transformers
@@ -98,7 +98,7 @@ def alone(tiny: LoadedModel, ragged: list[list[int]]) -> list[bytes]:
 @pytest.mark.parametrize("batch", range(2, 9))
 def test_bits_do_not_depend_on_batch_mates(
     tiny: LoadedModel, ragged: list[list[int]], alone: list[bytes], batch: int
-):
+) -> None:
     for first in range(0, len(ragged) - batch + 1, 3):
         assert logits_of(tiny, ragged[first : first + batch]) == alone[first : first + batch]
 
@@ -110,18 +110,18 @@ def test_bits_do_not_depend_on_batch_mates(
 )
 def test_bits_do_not_depend_on_workers_chunks_or_pages(
     tiny: LoadedModel, ragged: list[list[int]], alone: list[bytes], options: dict[str, int]
-):
+) -> None:
     assert logits_of(tiny, ragged[5:], **options) == alone[5:]
 
 
 def test_twenty_runs_give_the_same_bits(
     tiny: LoadedModel, ragged: list[list[int]], alone: list[bytes]
-):
+) -> None:
     for _ in range(20):
         assert logits_of(tiny, ragged[2:4]) == alone[2:4]
 
 
-def test_poisoned_scratch_changes_nothing(tiny: LoadedModel, ragged: list[list[int]]):
+def test_poisoned_scratch_changes_nothing(tiny: LoadedModel, ragged: list[list[int]]) -> None:
     """Neither a step's scratch nor a fresh cache may be read before it is written."""
     ids = ragged[3]
     with Decoder(tiny, batch=1, context=512) as decoder:
@@ -143,7 +143,7 @@ class Patched(dict[str, np.ndarray]):
         self.dtype = model.weights.dtype
 
 
-def test_a_nan_weight_ends_in_an_error_not_in_a_token(tiny: LoadedModel):
+def test_a_nan_weight_ends_in_an_error_not_in_a_token(tiny: LoadedModel) -> None:
     name = "model.layers.0.mlp.down_proj.weight"
     broken = tiny.weights[name].copy()
     broken[3, 5] = 0x7FC0

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,15 +14,16 @@ import pytest
 from mkport.declare import RECORD
 from mkport.errors import UserError
 from mkport.machines.cpu.machine import CpuMachine, Stuck
+from mkport.plan import Schedule
 from tests.machines.chain import RESULT, chain, expected
 
 ROOT = Path(__file__).parents[2]
 SIGNAL, WAITS = RECORD["signal"].first, RECORD["waits"].first
 
 
-def run(workers: int, steps: int = 1, **options) -> np.ndarray:
+def run(workers: int, steps: int = 1, first_step: int = 0) -> np.ndarray:
     schedule, program, given = chain(workers)
-    with CpuMachine(program, schedule, given, **options) as machine:
+    with CpuMachine(program, schedule, given, first_step=first_step) as machine:
         machine.poison()
         for _ in range(steps):
             machine.step()
@@ -29,14 +31,14 @@ def run(workers: int, steps: int = 1, **options) -> np.ndarray:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
-def test_result_is_the_oracle_s_and_does_not_depend_on_workers(workers):
+def test_result_is_the_oracle_s_and_does_not_depend_on_workers(workers: int) -> None:
     got = run(workers)
     _, _, given = chain(1)
     np.testing.assert_allclose(got, expected(given), rtol=0, atol=2e-5)
     assert got.tobytes() == run(1).tobytes()
 
 
-def test_many_steps_give_the_same_bits():
+def test_many_steps_give_the_same_bits() -> None:
     schedule, program, given = chain(2)
     with CpuMachine(program, schedule, given) as machine:
         seen = set()
@@ -48,12 +50,12 @@ def test_many_steps_give_the_same_bits():
 
 
 @pytest.mark.parametrize("first_step", [2**31 // 6 - 2, 2**32 // 6 - 2, 2**31 - 3])
-def test_counters_survive_their_wrap(first_step):
+def test_counters_survive_their_wrap(first_step: int) -> None:
     """Counters that gain 6 a step pass 2**31 and 2**32 within these five steps."""
     assert run(2, steps=5, first_step=first_step).tobytes() == run(1).tobytes()
 
 
-def lose(schedule, what):
+def lose(schedule: Schedule, what: str) -> Schedule:
     """The schedule with one signal of the third node gone, or its target raised."""
     lists = [records.copy() for records in schedule.lists]
     if what == "signal":
@@ -64,7 +66,7 @@ def lose(schedule, what):
 
 
 @pytest.mark.parametrize("what", ["signal", "target"])
-def test_a_lost_signal_ends_in_the_stuck_frontier(what):
+def test_a_lost_signal_ends_in_the_stuck_frontier(what: str) -> None:
     schedule, program, given = chain(2)
     with CpuMachine(program, lose(schedule, what), given, limit_s=0.2) as machine:
         with pytest.raises(Stuck) as caught:
@@ -76,7 +78,7 @@ def test_a_lost_signal_ends_in_the_stuck_frontier(what):
     assert all("has" in line and "needs" in line for line in lines[1:])
 
 
-def test_an_aborted_machine_starts_again_from_zero():
+def test_an_aborted_machine_starts_again_from_zero() -> None:
     schedule, program, given = chain(2)
     with CpuMachine(program, lose(schedule, "signal"), given, limit_s=0.1) as machine:
         for _ in range(2):
@@ -94,7 +96,9 @@ def test_an_aborted_machine_starts_again_from_zero():
         (lambda given: given.update(w0=given["w0"].T), "'w0' is not contiguous"),
     ],
 )
-def test_wrong_tensors_are_refused_by_name(change, message):
+def test_wrong_tensors_are_refused_by_name(
+    change: Callable[[dict[str, np.ndarray]], object], message: str
+) -> None:
     schedule, program, given = chain(1)
     change(given)
     with pytest.raises(UserError, match=message):
@@ -102,7 +106,7 @@ def test_wrong_tensors_are_refused_by_name(change, message):
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux core affinity")
-def test_eight_workers_finish_on_one_core():
+def test_eight_workers_finish_on_one_core() -> None:
     """Waiting workers give the core away, so a step of milliseconds does not take seconds."""
     code = """
         import os, time
@@ -124,7 +128,7 @@ def test_eight_workers_finish_on_one_core():
     assert float(done.stdout) < 20
 
 
-def test_a_trace_has_a_time_for_every_record():
+def test_a_trace_has_a_time_for_every_record() -> None:
     schedule, program, given = chain(2)
     with CpuMachine(program, schedule, given) as machine:
         machine.step(trace=True)
