@@ -98,10 +98,10 @@ def _copy(path: Path, storage: tuple[str, str] | None = None) -> str:
             ("load_weight", "load_bf16", load),
             ("load_kv, store_kv, set_kv", STORAGE["bf16"], STORAGE[cache]),
         ):
-            line = f"{alias} = {written}\n"
-            if copied.count(line) != 1:
-                raise AssertionError(f"{path} has no line {line!r}")
-            copied = copied.replace(line, f"{alias} = {wanted}\n")
+            here = f"{alias} = {written}\n"
+            if copied.count(here) != 1:
+                raise AssertionError(f"{path} has no line {here!r}")
+            copied = copied.replace(here, f"{alias} = {wanted}\n")
     return copied
 
 
