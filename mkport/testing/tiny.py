@@ -1,7 +1,10 @@
 """Small random models of every family: the steps that ops are checked inside of."""
 
+from functools import cache
+
 import numpy as np
 
+from mkport.compose import Program, compose_cpu
 from mkport.declare import Op
 from mkport.declare.case import stored
 from mkport.library import all_ops
@@ -32,6 +35,12 @@ LLAMA = llama.LlamaConfig(
 def library() -> list[Op]:
     """Every op with a CPU body: composed together, so that one program runs any model's step."""
     return [op for op in all_ops().values() if (op.folder / "task.py").is_file()]
+
+
+@cache
+def program(dtype: str) -> Program:
+    """The library's program for one storage type of weights and cache."""
+    return compose_cpu(library(), dtype, dtype, "Every op of the library")
 
 
 def graphs(shape: StepShape) -> dict[str, Graph]:
