@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mkport.declare import Op, immutable, integer, read, tensor, write
+from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, tensor, write
 
 TILE_ROWS = 16  # weight rows, that is output columns, of a tile
 
@@ -43,9 +43,14 @@ OP = Op(
     tiles=tiles,
     access=access,
     arena=lambda a: 2 * 4 * TILE_ROWS * 16 * 4,  # dot_tile's partial lanes
+    shared=lambda a: 8 * (a.k * DTYPE_BYTES[a.w.dtype] + 16),  # 8 tokens, padded
+    rows=lambda a: a.y.shape[0],
     order=(
-        "slices of 16 k, slice i to chain i % 4, fused multiply-add in each lane; chains "
-        "(0 + 1) + (2 + 3); lanes joined in halves; the residual is added last"
+        "CPU: slices of 16 k, slice i to chain i % 4, fused multiply-add in each lane; chains "
+        "(0 + 1) + (2 + 3); lanes joined in halves; the residual is added last. "
+        "GPU: slices of 2048 bytes of k; a slice's steps of 16 k go to 8 warps in runs of "
+        "ceil(steps / 8); even steps of a run to sum 0, odd ones to sum 1; sum 0 + sum 1, then "
+        "the warps in order, then the residual"
     ),
     folder=Path(__file__).parent,
 )

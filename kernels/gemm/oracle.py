@@ -44,3 +44,14 @@ def call_standalone(kernel, a):
     rows = int(a.count[0])
     residual = getattr(a, "residual", None)
     kernel(a.x[:rows], a.w, a.y[:rows], None if residual is None else residual[:rows])
+
+
+def call_standalone_cuda(launch, a):
+    """Launches the standalone CUDA kernel on a case's arrays; up to 8 tokens."""
+    tokens, tiles = int(a.count[0]), -(-a.n // 16)
+    args = (a.x, a.w, getattr(a, "residual", None), a.y, tokens, a.n, a.k)
+    if a.w.dtype == np.float32:
+        launch("gemm_f32", tiles, 128, 0, *args)
+        return
+    shared = 3 * 16 * (1024 + 8) * 2 + 8 * (a.k + 8) * 2 + 8 * 16 * 8 * 4
+    launch("gemm_bf16", min(tiles, launch.multiprocessors), 256, shared, *args)

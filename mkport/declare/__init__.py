@@ -3,9 +3,10 @@
 from mkport.declare.access import Access, immutable, read, update, write
 from mkport.declare.op import Arg, Bound, Op, integer, real, tensor
 from mkport.declare.record import RECORD, RECORD_WORDS, Field
-from mkport.declare.table import TensorSpec
+from mkport.declare.table import DTYPE_BYTES, TensorSpec
 
 __all__ = [
+    "DTYPE_BYTES",
     "RECORD",
     "RECORD_WORDS",
     "Access",

@@ -64,6 +64,8 @@ class Op:
     `tiles(a)` is the number of tiles of a node with arguments `a`. `access(a, tile)` yields what
     the tiles `tile` (int64 array) touch. `order` is the arithmetic order in words: k-slices,
     accumulation chains, how partials join. `arena(a)` is the scratch a body may use, in bytes.
+    On a GPU `shared(a)` is the bytes of the buffer in shared memory that a record's inputs are
+    staged in, and `rows(a)` the token rows that a tile computes side by side.
     """
 
     name: str
@@ -74,6 +76,8 @@ class Op:
     order: str
     folder: Path
     arena: Callable[[Any], int] = field(default=lambda a: 0)
+    shared: Callable[[Any], int] = field(default=lambda a: 0)
+    rows: Callable[[Any], int] = field(default=lambda a: 0)
 
     def __post_init__(self) -> None:
         if len(self.args) > MAX_ARGS:

@@ -17,6 +17,7 @@ from mkport.testing.law import EPS, Measured, measure
 from mkport.testing.parts import load_part
 
 Form = Literal["standalone", "ported", "solo", "step"]
+MACHINES = ("cpu", "host", "cuda")
 FORMS: tuple[Form, ...] = ("standalone", "ported", "solo", "step")
 
 
@@ -63,13 +64,18 @@ def check_op(
 
     `shapes` maps a name to keyword arguments of the oracle's `make`; the op's own `SHAPES` when
     absent. `dtype` ("bf16", "f32") is the storage of weights and cache. `program` is a composed
-    program to use, that holds the op. Raises UserError for an unknown machine or form, and for
+    program to use, that holds the op; for "cuda" and "host", which run the CUDA source on the GPU
+    or on the CPU, it is composed here. Raises UserError for an unknown machine or form, and for
     one that the op has no file for.
     """
-    if machine != "cpu":
-        raise UserError(f"There is no machine {machine!r} here; this version has: cpu.")
+    if machine not in MACHINES:
+        raise UserError(f"There is no machine {machine!r}; the machines are {', '.join(MACHINES)}.")
     if form not in FORMS:
         raise UserError(f"There is no form {form!r}; the forms are {', '.join(FORMS)}.")
+    if machine != "cpu":
+        from mkport.testing.cuda_check import check_cuda
+
+        return check_cuda(op, machine, form, shapes, dtype=dtype, workers=workers, seed=seed)
     if form == "step":
         from mkport.testing.step import check_step
 
@@ -104,15 +110,20 @@ def judge(
     got: Outputs,
     standalone: Outputs,
     started: float,
+    machine: str = "cpu",
+    arithmetic: str = "float32",
 ) -> Verdict:
-    """Compares outputs with the oracle and with the standalone form's bits."""
+    """Compares outputs with the oracle and with the standalone form's bits.
+
+    `arithmetic` is the machine's: PyTorch's error in it is what the law allows twice.
+    """
     oracle = load_part(op, "oracle")
-    truth, plain = (oracle.oracle(as_torch(case, kind)) for kind in ("float64", "float32"))
+    truth, plain = (oracle.oracle(as_torch(case, kind)) for kind in ("float64", arithmetic))
     worst, worst_name = Measured(0.0, 0.0, 0.0, ()), ""
     for name in case.outputs:
         wanted = truth[name].numpy()
         live = tuple(slice(0, size) for size in wanted.shape)
-        found = _measure(got[name][live], wanted, plain[name].numpy())
+        found = _measure(got[name][live], wanted, plain[name].double().numpy())
         if not found.ok or (worst.ok and found.error >= worst.error):
             worst, worst_name = found, name
     same = None
@@ -123,7 +134,7 @@ def judge(
         detail += f"; {_first_difference(case, got, standalone)}"
     seconds = time.perf_counter() - started
     return Verdict(
-        op.name, "cpu", form, shape, dtype, worst.error, worst.allowed, same, detail, seconds
+        op.name, machine, form, shape, dtype, worst.error, worst.allowed, same, detail, seconds
     )
 
 
@@ -137,7 +148,7 @@ def as_torch(case: Case, kind: str) -> SimpleNamespace:
             tensors[name] = torch.from_numpy(array.astype(np.int64))
         else:
             wide = from_bf16(array) if array.dtype == np.uint16 else array
-            tensors[name] = torch.from_numpy(wide.astype(kind))
+            tensors[name] = torch.from_numpy(wide).to(getattr(torch, kind))
     return SimpleNamespace(**tensors)
 
 

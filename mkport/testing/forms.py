@@ -4,6 +4,8 @@ Each form gets a copy of the case and returns its outputs. The step form needs a
 graph around the op and lives in `step.py`.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from mkport.compose import Program
@@ -31,7 +33,7 @@ def run_standalone(op: Op, case: Case) -> Outputs:
 
 def run_ported(op: Op, case: Case, program: Program) -> Outputs:
     """The body in the convention: one record with every tile, no wait, no signal, one thread."""
-    graph, arrays = _graph_of(op, case, program)
+    graph, arrays = graph_of(op, case, program.ops)
     node = graph.nodes[0]
     record = np.zeros(RECORD_WORDS, np.int32)
     record[RECORD["waits"].first] = record[RECORD["signal"].first] = NO_COUNTER
@@ -50,7 +52,7 @@ def run_ported(op: Op, case: Case, program: Program) -> Outputs:
 
 def solo_schedule(op: Op, case: Case, program: Program, workers: int) -> tuple[Schedule, Outputs]:
     """A megakernel of this op alone: its verified schedule and its tensors."""
-    graph, arrays = _graph_of(op, case, program)
+    graph, arrays = graph_of(op, case, program.ops)
     schedule = deal(graph, workers)
     verify(schedule)
     return schedule, arrays
@@ -64,9 +66,12 @@ def run_solo(op: Op, case: Case, program: Program, workers: int) -> Outputs:
     return _outputs(case, schedule.graph.nodes[0].args, arrays)
 
 
-def _graph_of(op: Op, case: Case, program: Program) -> tuple[Graph, Outputs]:
-    """A graph with the one node; arrays that the case shares are one tensor."""
-    graph = Graph(program.ops)
+def graph_of(op: Op, case: Case, ops: Sequence[Op]) -> tuple[Graph, Outputs]:
+    """A graph with the one node, for a program of `ops`, and its tensors: copies of the case's.
+
+    Arrays that are one in the case are one tensor.
+    """
+    graph = Graph(ops)
     case = case.copy()
     arrays: Outputs = {}
     names: dict[int, str] = {}

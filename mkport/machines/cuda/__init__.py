@@ -1,0 +1,1 @@
+"""The CUDA machine: device header, runtime, compiler and launcher of composed CUDA files."""

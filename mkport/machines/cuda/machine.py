@@ -1,0 +1,141 @@
+"""The CUDA machine: one persistent kernel launch a step, a resident block for each worker."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mkport.compose.cuda import CudaProgram
+from mkport.compose.cuda_constants import CONSTANTS
+from mkport.declare import TensorSpec
+from mkport.errors import UserError
+from mkport.machines.cpu.machine import Stuck
+from mkport.machines.cpu.memory import NUMPY, POISON
+from mkport.machines.cuda import layout
+from mkport.machines.cuda.gpu import gpu, load
+from mkport.plan import Schedule
+
+THREADS = (CONSTANTS["COMPUTE_WARPS"] + CONSTANTS["STAGE_WARPS"] + 2) * 32
+
+
+class CudaMachine:
+    """Runs a schedule's steps on the current GPU.
+
+    `tensors` maps names to NumPy or CuPy arrays (bfloat16 as uint16); CuPy arrays are used where
+    they are, NumPy arrays are copied. What is absent, and no weight, is allocated. `.tensors`
+    holds the CuPy arrays. `limit_s` bounds every wait. Raises UserError when there is no fit GPU
+    or not every worker can be resident.
+    """
+
+    def __init__(
+        self,
+        program: CudaProgram,
+        schedule: Schedule,
+        tensors: Mapping[str, Any],
+        limit_s: float = 2.0,
+        first_step: int = 0,
+    ) -> None:
+        import cupy
+
+        here = gpu()
+        layout.check_ops(program, schedule)
+        self.schedule = schedule
+        self.shared = layout.shared_of(program, schedule, here.shared_bytes)
+        self.kernel = load(program.source, "megakernel", cooperative=True)
+        self.kernel.max_dynamic_shared_size_bytes = self.shared.nbytes
+        self._check_residency()
+        self.tensors = place(schedule.graph.tensors, tensors)
+        self.times: list[np.ndarray] = []  # of the last traced step: int64 [records, 3] a worker
+        records, self._firsts = layout.flatten(schedule)
+        self._trace = cupy.zeros((len(records), 3), np.int64)
+        self._records, self._first = cupy.asarray(records), cupy.asarray(self._firsts)
+        self._table = cupy.asarray([a.data.ptr for a in self.tensors.values()], np.int64)
+        self._counters = cupy.asarray(layout.counters_after(schedule, first_step))
+        self._errors = cupy.zeros(layout.error_block(schedule), np.int32)
+        self._limit_ns = int(limit_s * 1e9)
+        self._step = first_step
+
+    def step(self, trace: bool = False) -> None:
+        """Runs one step and waits for its end. Raises Stuck when a wait ran out."""
+        self.launch(trace)
+        self.check()
+        self.times = np.split(self._trace.get(), self._firsts[1:-1]) if trace else []
+
+    def launch(self, trace: bool = False) -> None:
+        """Queues one step on the current stream; `check` must follow, after one or more."""
+        self.kernel(
+            (self.schedule.workers,),
+            (THREADS,),
+            (
+                self._records, self._first, self._table, np.int32(len(self._table)),
+                self._counters, self._errors, self._trace if trace else np.int64(0),
+                np.int64(self._limit_ns), np.uint32(self._step & 0xFFFFFFFF).astype(np.int32),
+                np.int32(self.shared.slots), np.int32(self.shared.stage),
+            ),
+            shared_mem=self.shared.nbytes,
+        )  # fmt: skip
+        self._step += 1
+
+    def check(self) -> None:
+        """Waits for the queued steps. Raises Stuck, naming every worker's place, if one ended so.
+
+        The counters then start again from zero.
+        """
+        if int(self._errors[0, 0].get()) == 0:
+            return
+        message = layout.frontier(self.schedule, self._errors.get())
+        self._errors[...] = 0
+        self._counters[...] = 0
+        self._step = 0
+        raise Stuck(message)
+
+    def poison(self) -> None:
+        """Fills scratch and outputs with NaN and impossible indices."""
+        for name, spec in self.schedule.graph.tensors.items():
+            if spec.kind in ("scratch", "output"):
+                self.tensors[name][...] = POISON[spec.dtype]
+
+    def _check_residency(self) -> None:
+        from cupy_backends.cuda.api import driver
+
+        here = gpu()
+        blocks = driver.occupancyMaxActiveBlocksPerMultiprocessor(
+            self.kernel.kernel.ptr, THREADS, self.shared.nbytes
+        )
+        room = blocks * here.multiprocessors
+        if self.schedule.workers > room:
+            raise UserError(
+                f"The schedule has {self.schedule.workers} workers, but {here.name} keeps {room} "
+                "blocks of this kernel resident at once, and a step waits for all its workers: "
+                f"deal it to {room} workers or fewer."
+            )
+
+
+def place(specs: Mapping[str, TensorSpec], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Every tensor's CuPy array: those given, checked against the table; the rest allocated.
+
+    Raises UserError for a weight that is missing, or for a wrong dtype, shape or layout.
+    """
+    import cupy
+
+    if unknown := sorted(set(given) - set(specs)):
+        raise UserError(f"The program has no tensor {unknown[0]!r}; leave it out.")
+    arrays: dict[str, Any] = {}
+    for name, spec in specs.items():
+        if name not in given:
+            if spec.kind == "weight":
+                raise UserError(
+                    f"The weight {name!r} {list(spec.shape)} is missing; give its array."
+                )
+            arrays[name] = cupy.zeros(spec.shape, NUMPY[spec.dtype])
+            continue
+        array = cupy.asarray(given[name])
+        if array.dtype != NUMPY[spec.dtype] or array.shape != spec.shape:
+            raise UserError(
+                f"Tensor {name!r} is {array.dtype}{list(array.shape)}, but the program declares "
+                f"{spec.dtype} ({NUMPY[spec.dtype]}){list(spec.shape)}."
+            )
+        if not array.flags.c_contiguous or array.data.ptr % 16:
+            raise UserError(f"Tensor {name!r} is not contiguous from a multiple of 16 bytes.")
+        arrays[name] = array
+    return arrays

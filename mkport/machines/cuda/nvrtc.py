@@ -1,0 +1,137 @@
+"""NVRTC called directly: CUDA C++ text in, machine code out; needs neither a GPU nor a driver.
+
+The library comes with the `nvidia-cuda-nvrtc` wheels (CuPy's `[ctk]` extra, PyTorch) or with a
+toolkit; `MKPORT_NVRTC` names another file.
+"""
+
+import ctypes
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from mkport.errors import UserError
+
+VARIABLE = "MKPORT_NVRTC"
+TOOLKITS = ("CUDA_PATH", "CUDA_HOME")
+PATTERNS = ("libnvrtc.so.1[2-9]", "libnvrtc.so")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Machine code, and what the assembler says of each kernel's registers and spills."""
+
+    cubin: bytes
+    log: str
+    registers: dict[str, int]  # a thread
+    spills: dict[str, int]  # bytes stored and loaded, a thread
+
+
+class Nvrtc:
+    """One NVRTC library."""
+
+    def __init__(self, path: str) -> None:
+        """Loads the library. Raises UserError when that fails."""
+        try:
+            self._library = ctypes.CDLL(path)
+        except OSError as error:
+            raise UserError(f"NVRTC at {path} cannot be loaded: {error}.") from error
+        self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._call("Version", ctypes.byref(major), ctypes.byref(minor))
+        self.path = path
+        self.version = (major.value, minor.value)
+
+    def compile(self, source: str, arch: str, name: str = "megakernel.cu") -> Compiled:
+        """Compiles for an architecture such as "sm_90a".
+
+        Raises UserError with the compiler's words when it refuses the text or the architecture.
+        """
+        program = ctypes.c_void_p()
+        self._call(
+            "CreateProgram", ctypes.byref(program), source.encode(), name.encode(), 0, None, None
+        )
+        try:
+            options = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v"]
+            array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+            state = self._library.nvrtcCompileProgram(program, len(options), array)
+            log = self._bytes(program, "ProgramLog").decode(errors="replace").rstrip("\0")
+            if state:
+                reason = self._library.nvrtcGetErrorString(state).decode()
+                raise UserError(f"NVRTC {self.version} refused {name} for {arch}: {reason}\n{log}")
+            return Compiled(self._bytes(program, "CUBIN"), log, *usage(log))
+        finally:
+            self._call("DestroyProgram", ctypes.byref(program))
+
+    def _bytes(self, program: ctypes.c_void_p, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        self._call(f"Get{what}Size", program, ctypes.byref(size))
+        text = ctypes.create_string_buffer(size.value)
+        self._call(f"Get{what}", program, text)
+        return text.raw
+
+    def _call(self, name: str, *args: object) -> None:
+        state = getattr(self._library, f"nvrtc{name}")(*args)
+        if state:
+            reason = self._library.nvrtcGetErrorString(state).decode()
+            raise RuntimeError(f"nvrtc{name}: {reason}")
+
+
+def usage(log: str) -> tuple[dict[str, int], dict[str, int]]:
+    """Registers and spilled bytes of each kernel, from the assembler's verbose log."""
+    registers: dict[str, int] = {}
+    spills: dict[str, int] = {}
+    kernel = ""
+    for line in log.splitlines():
+        if found := re.search(r"Compiling entry function '(\w+)'", line):
+            kernel = found[1]
+        if found := re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            spills[kernel] = int(found[1]) + int(found[2])
+        if found := re.search(r"Used (\d+) registers", line):
+            registers[kernel] = int(found[1])
+    return registers, spills
+
+
+@cache
+def find() -> str | None:
+    """The path of the newest NVRTC library found, or its bare name if the process has it; or None.
+
+    Looked for: `MKPORT_NVRTC`, the `nvidia` wheels, the toolkit of CUDA_PATH or /usr/local/cuda,
+    the loader's own path.
+    """
+    if given := os.environ.get(VARIABLE):
+        return given
+    for folder in _folders():
+        for pattern in PATTERNS:
+            if files := sorted(folder.glob(pattern), reverse=True):
+                return str(files[0])
+    for name in ("libnvrtc.so.13", "libnvrtc.so.12"):
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            continue
+        return name
+    return None
+
+
+def _folders() -> list[Path]:
+    spec = importlib.util.find_spec("nvidia")
+    wheels = [Path(root) for root in (spec.submodule_search_locations or ())] if spec else []
+    parts = ("cu13/lib", "cuda_nvrtc/lib")
+    tools = [Path(os.environ[name]) for name in TOOLKITS if os.environ.get(name)]
+    tools.append(Path("/usr/local/cuda"))
+    return [root / part for part in parts for root in wheels] + [root / "lib64" for root in tools]
+
+
+@cache
+def nvrtc() -> Nvrtc:
+    """The library of `find`. Raises UserError when there is none."""
+    path = find()
+    if path is None:
+        raise UserError(
+            "The CUDA compiler library NVRTC was not found: pip install 'mkport[cuda13]' (or "
+            f"cuda12), or set {VARIABLE} to the path of libnvrtc.so."
+        )
+    return Nvrtc(path)

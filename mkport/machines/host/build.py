@@ -1,0 +1,119 @@
+"""Compiles CUDA files for the host build with the system's C++ compiler, and loads them.
+
+A shared object is kept in the cache under a digest of everything that went into it.
+"""
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from mkport.cache import cache_dir
+from mkport.errors import UserError
+
+HERE = Path(__file__).parent
+HEADERS = ("fiber.h", "world.h", "device.h", "ordinary.h")
+MESSAGE_BYTES = 1 << 16
+
+
+class HostFault(RuntimeError):
+    """The host build found what a GPU would hang on, or answer with garbage."""
+
+
+@cache
+def compiler() -> str | None:
+    """The path of g++ or clang++ ($CXX first); None when there is none."""
+    for name in (os.environ.get("CXX"), "g++", "clang++"):
+        if name and (found := shutil.which(name)):
+            return found
+    return None
+
+
+def build(
+    source: str, kernels: Sequence[str], sanitize: str = "", ordinary: bool = False
+) -> ctypes.CDLL:
+    """Compiles a CUDA file and loads it: `host_<kernel>` for each of `kernels`.
+
+    `sanitize` names sanitizers ("address,undefined"), whose runtime must then be in the process
+    before this. `ordinary` is for a kernel that is written for CUDA alone. Raises UserError when
+    there is no compiler or it refuses the file.
+    """
+    path = shared_object(source, kernels, sanitize, ordinary)
+    return ctypes.CDLL(str(path))
+
+
+def shared_object(
+    source: str, kernels: Sequence[str], sanitize: str = "", ordinary: bool = False
+) -> Path:
+    """The compiled file of `build`."""
+    cxx = compiler()
+    if cxx is None:
+        raise UserError(
+            "The host build needs a C++ compiler and found neither g++ nor clang++: install one, "
+            "or set CXX to its path."
+        )
+    flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-DMK_HOST", "-w"]
+    flags += [f"-I{HERE}", "-include", "ordinary.h" if ordinary else "device.h"]
+    if sanitize:
+        flags += ["-g", f"-fsanitize={sanitize}", "-fno-sanitize-recover=undefined"]
+    text = source + "".join(f"\nMK_HOST_ENTRY({kernel})" for kernel in kernels) + "\n"
+    key = "\0".join([cxx, *flags, *((HERE / name).read_text() for name in HEADERS), text])
+    folder = cache_dir("host", hashlib.sha256(key.encode()).hexdigest()[:16])
+    made = folder / "kernel.so"
+    if made.is_file():
+        return made
+    file = folder / "kernel.cc"
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        draft = Path(work) / "kernel.cc"
+        draft.write_text(text)
+        new = Path(work) / "kernel.so"
+        command = [cxx, *flags, "-o", str(new), str(draft)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise UserError(f"{cxx} refused the composed file:\n{done.stderr[:4000]}")
+        os.replace(draft, file)
+        os.replace(new, made)
+    return made
+
+
+def launch(
+    library: ctypes.CDLL,
+    kernel: str,
+    args: Sequence[ctypes._SimpleCData],
+    *,
+    blocks: int,
+    together: int,
+    threads: int,
+    seed: int,
+    shared_bytes: int,
+) -> str:
+    """Runs a kernel: `together` of its blocks side by side, in an order drawn from `seed`.
+
+    Returns "" or, after a deadlock that every thread could leave, what each waited for.
+    Raises HostFault for anything worse.
+    """
+    run = getattr(library, f"host_{kernel}")
+    pointers = (ctypes.c_void_p * len(args))(*(ctypes.addressof(arg) for arg in args))
+    raw = ctypes.create_string_buffer(shared_bytes * together + 1024)
+    shared = -(-ctypes.addressof(raw) // 1024) * 1024
+    message = ctypes.create_string_buffer(MESSAGE_BYTES)
+    state = run(
+        pointers,
+        blocks,
+        together,
+        threads,
+        ctypes.c_uint64(seed),
+        ctypes.c_void_p(shared),
+        ctypes.c_int64(shared_bytes),
+        message,
+        ctypes.c_int64(MESSAGE_BYTES),
+    )
+    text = message.value.decode(errors="replace")
+    if state == 2:
+        raise HostFault(text)
+    return text if state else ""

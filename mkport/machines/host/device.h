@@ -1,0 +1,295 @@
+// The primitives of mkport/machines/cuda/device.cuh for an ordinary C++ compiler: the same names,
+// each doing on fibers what the GPU does. Built with -DMK_HOST and included before a CUDA file.
+#pragma once
+#include <math.h>
+
+#include <tuple>
+#include <utility>
+
+#include "world.h"
+
+#define MK_DEVICE
+#define MK_INLINE inline
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+typedef uint16_t mk_bf16;
+typedef uint64_t mk_barrier;
+struct mk_float4 {
+  float v[4];
+};
+
+// Who am I.
+
+inline int mk_thread() { return mk_host::warp->index * 32 + mk_host::lane; }
+inline int mk_warp() { return mk_host::warp->index; }
+inline int mk_lane() { return mk_host::lane; }
+inline int mk_worker() { return mk_host::world->first_block + mk_host::warp->worker; }
+inline char* mk_shared() { return mk_host::world->workers[mk_host::warp->worker].shared; }
+inline int64_t mk_now_ns() { return ++mk_host::world->ticks; }  // counts its reads
+
+// Arithmetic.
+
+inline float mk_float(int32_t bits) {
+  float x;
+  memcpy(&x, &bits, 4);
+  return x;
+}
+inline float mk_widen(mk_bf16 h) { return mk_float(int32_t(uint32_t(h) << 16)); }
+inline mk_bf16 mk_narrow(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, 4);
+  if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fff;  // NaN, as a GPU has it
+  return mk_bf16((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+inline uint32_t mk_narrow2(float low, float high) {
+  return mk_narrow(low) | uint32_t(mk_narrow(high)) << 16;
+}
+inline float mk_fma(float x, float y, float z) { return fmaf(x, y, z); }
+inline float mk_add(float x, float y) { return x + y; }
+inline float mk_mul(float x, float y) { return x * y; }
+inline float mk_exp2(float x) {
+  const float y = exp2f(x);
+  return y < 1.17549435e-38f ? 0.0f : y;
+}
+
+// Each output: its 16 products, exact in float32, added one after another in the order of k.
+inline void mk_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  struct Given {
+    float* d;
+    const uint32_t* a;
+    uint32_t b[2];
+  } given{d, a, {b0, b1}};
+  mk_host::meet("mma", &given, [](void** all) {
+    float wide_a[16][16], wide_b[16][8];
+    for (int lane = 0; lane < 32; lane++) {
+      const Given& g = *static_cast<Given*>(all[lane]);
+      const int row = lane / 4, at = lane % 4 * 2;
+      for (int part = 0; part < 4; part++)
+        for (int half = 0; half < 2; half++)
+          wide_a[row + part % 2 * 8][at + part / 2 * 8 + half] =
+              mk_widen(mk_bf16(g.a[part] >> 16 * half));
+      for (int part = 0; part < 2; part++)
+        for (int half = 0; half < 2; half++)
+          wide_b[at + part * 8 + half][row] = mk_widen(mk_bf16(g.b[part] >> 16 * half));
+    }
+    float sums[16][8];
+    for (int lane = 0; lane < 32; lane++)
+      for (int i = 0; i < 4; i++)
+        sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2] = static_cast<Given*>(all[lane])->d[i];
+    for (int row = 0; row < 16; row++)
+      for (int k = 0; k < 16; k++)
+        for (int token = 0; token < 8; token++)
+          sums[row][token] += wide_a[row][k] * wide_b[k][token];
+    for (int lane = 0; lane < 32; lane++)
+      for (int i = 0; i < 4; i++)
+        static_cast<Given*>(all[lane])->d[i] = sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+  });
+}
+
+inline void mk_load_matrix4(uint32_t (&m)[4], const void* row) {
+  struct Given {
+    uint32_t* m;
+    const char* row;
+  } given{m, static_cast<const char*>(row)};
+  if (reinterpret_cast<uintptr_t>(row) % 16) mk_host::fault("a matrix row is not 16 bytes aligned");
+  mk_host::meet("load_matrix4", &given, [](void** all) {
+    for (int lane = 0; lane < 32; lane++)
+      for (int part = 0; part < 4; part++)
+        memcpy(&static_cast<Given*>(all[lane])->m[part],
+               static_cast<Given*>(all[part * 8 + lane / 4])->row + lane % 4 * 4, 4);
+  });
+}
+
+// Within a warp.
+
+inline void mk_sync_warp() {
+  mk_host::meet("sync_warp", nullptr, [](void**) {});
+}
+inline float mk_exchange(const char* name, float x, int lane) {
+  struct Given {
+    float x, got;
+    int lane;
+  } given{x, 0, lane};
+  mk_host::meet(name, &given, [](void** all) {
+    for (int i = 0; i < 32; i++) {
+      Given& g = *static_cast<Given*>(all[i]);
+      g.got = static_cast<Given*>(all[g.lane & 31])->x;
+    }
+  });
+  return given.got;
+}
+inline float mk_shuffle(float x, int lane) { return mk_exchange("shuffle", x, lane); }
+inline float mk_shuffle_xor(float x, int mask) {
+  return mk_exchange("shuffle_xor", x, mk_lane() ^ mask);
+}
+inline bool mk_warp_any(bool p) {
+  struct Given {
+    bool p, any;
+  } given{p, false};
+  mk_host::meet("warp_any", &given, [](void** all) {
+    bool any = false;
+    for (int i = 0; i < 32; i++) any |= static_cast<Given*>(all[i])->p;
+    for (int i = 0; i < 32; i++) static_cast<Given*>(all[i])->any = any;
+  });
+  return given.any;
+}
+inline float mk_warp_sum(float x) {
+  for (int mask = 16; mask; mask /= 2) x = x + mk_shuffle_xor(x, mask);
+  return x;
+}
+inline float mk_warp_max(float x) {
+  for (int mask = 16; mask; mask /= 2) x = fmaxf(x, mk_shuffle_xor(x, mask));
+  return x;
+}
+
+// Within a block.
+
+inline bool mk_barrier_any(int id, int threads, bool p) {
+  mk_host::Named& n = mk_host::world->workers[mk_host::warp->worker].named[id];
+  if (n.met && n.threads != threads)
+    mk_host::fault("named barrier %d is met by %d threads here, by %d elsewhere", id, threads,
+                   n.threads);
+  n.threads = threads;
+  n.any = p || (n.met && n.any);
+  if (++n.met == threads) {
+    n.result = n.any;
+    n.met = 0;
+    n.generation++;
+    return n.result;
+  }
+  mk_host::Lane& l = mk_host::self();
+  l.wait = mk_host::Wait::named;
+  l.id = id;
+  l.generation = n.generation;
+  mk_host::leave();
+  return n.result;
+}
+inline void mk_named_barrier(int id, int threads) { mk_barrier_any(id, threads, false); }
+inline void mk_sync_block() { mk_barrier_any(0, mk_host::world->threads, false); }
+
+// Global memory.
+
+template <class T>
+T mk_load_immutable(const T* p) {
+  return *p;
+}
+template <class T>
+T mk_load_coherent(const T* p) {
+  mk_host::maybe_leave();
+  return *p;
+}
+inline mk_float4 mk_load_coherent4(const float* p) {
+  if (reinterpret_cast<uintptr_t>(p) % 16) mk_host::fault("four floats are not 16 bytes aligned");
+  mk_float4 x;
+  mk_host::maybe_leave();
+  memcpy(&x, p, sizeof x);
+  return x;
+}
+template <class T>
+void mk_store(T* p, T x) {
+  mk_host::maybe_leave();
+  *p = x;
+}
+
+// Waiting: bounded by the discovery that nothing can move.
+
+struct MkWatch {
+  int32_t* abort;
+  int64_t limit_ns;
+};
+inline bool mk_wait_counter(const int32_t* counter, int32_t wanted, const MkWatch& watch,
+                            int32_t& seen) {
+  mk_host::Lane& l = mk_host::self();
+  l.wait = mk_host::Wait::counter;
+  l.where = counter;
+  l.wanted = wanted;
+  mk_host::leave();
+  seen = *counter;
+  if (int32_t(uint32_t(seen) - uint32_t(wanted)) >= 0) return true;
+  *watch.abort = 1;
+  return false;
+}
+inline void mk_signal_counter(int32_t* counter, int32_t amount) {
+  mk_host::maybe_leave();
+  *counter = int32_t(uint32_t(*counter) + uint32_t(amount));
+}
+
+inline mk_host::Mbarrier& mk_look(mk_barrier* b) {
+  return *reinterpret_cast<mk_host::Mbarrier*>(b);
+}
+inline void mk_barrier_init(mk_barrier* b, int arrivals) {
+  mk_host::Mbarrier& m = mk_look(b);
+  m.arrivals = m.pending = arrivals;
+  m.bytes = mk_host::kNoBytes;
+  m.phase = 0;
+  m.alive = 1;
+}
+inline void mk_barrier_arrive(mk_barrier* b) {
+  mk_host::maybe_leave();
+  mk_host::Mbarrier& m = mk_look(b);
+  if (m.pending == 0) mk_host::fault("an mbarrier was met by more than its %d", int(m.arrivals));
+  m.pending--;
+  mk_host::advance(m);
+}
+inline bool mk_barrier_wait(mk_barrier* b, int parity, const MkWatch&) {
+  mk_host::Lane& l = mk_host::self();
+  if (mk_host::over(mk_look(b), parity)) {
+    mk_host::maybe_leave();
+    return true;
+  }
+  l.wait = mk_host::Wait::mbarrier;
+  l.where = b;
+  l.id = parity;
+  mk_host::leave();
+  return mk_host::over(mk_look(b), parity);
+}
+
+// The ring.
+
+#define MK_RING_ARRIVALS 1
+inline void mk_fence_barrier_init() {}
+inline void mk_fence_async() {}
+inline uint64_t mk_ring_policy() { return 0; }
+inline void mk_ring_expect(mk_barrier* full, int bytes) {
+  if (mk_lane() == 0) {
+    mk_look(full).bytes += bytes;
+    mk_barrier_arrive(full);
+  }
+  mk_sync_warp();
+}
+inline void mk_ring_rows(mk_barrier* full, char* to, int to_pitch, const void* from,
+                         int64_t from_pitch, int bytes, int rows, uint64_t) {
+  const int row = mk_lane();
+  if (row >= rows) return;
+  char* target = to + row * to_pitch;
+  const char* source = static_cast<const char*>(from) + row * from_pitch;
+  if ((reinterpret_cast<uintptr_t>(target) | reinterpret_cast<uintptr_t>(source) | bytes) % 16)
+    mk_host::fault("a ring copy's addresses and size are multiples of 16 bytes");
+  memset(target, 0xff, bytes);  // NaN until the copy has ended
+  mk_host::world->workers[mk_host::warp->worker].copies.push_back(
+      {target, source, bytes, &mk_look(full)});
+}
+inline void mk_ring_end(mk_barrier*) {}
+
+// The way in: MK_HOST_ENTRY(kernel) defines host_<kernel>, which takes pointers to the arguments.
+
+namespace mk_host {
+template <class... A, size_t... I>
+void call(void (*kernel)(A...), void** args, std::index_sequence<I...>) {
+  kernel(*static_cast<A*>(args[I])...);
+}
+template <class... A>
+void call(void (*kernel)(A...), void** args) {
+  call(kernel, args, std::index_sequence_for<A...>());
+}
+}  // namespace mk_host
+#define MK_HOST_ENTRY(kernel)                                                                   \
+  extern "C" int host_##kernel(void** args, int blocks, int together, int threads,              \
+                               uint64_t seed, char* shared, int64_t shared_bytes, char* message, \
+                               int64_t size) {                                                  \
+    return mk_host::launch([](void** a) { mk_host::call(kernel, a); }, args, blocks, together,   \
+                           threads, seed, shared, shared_bytes, message, size);                 \
+  }

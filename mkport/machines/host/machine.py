@@ -1,0 +1,88 @@
+"""The host machine: a composed CUDA file run on a CPU, one step at a time, in seeded orders."""
+
+import ctypes
+from collections.abc import Mapping
+
+import numpy as np
+
+from mkport.compose.cuda import CudaProgram
+from mkport.compose.cuda_constants import CONSTANTS
+from mkport.machines.cpu.machine import Stuck
+from mkport.machines.cpu.memory import POISON, place
+from mkport.machines.cuda import layout
+from mkport.machines.host.build import build, launch
+from mkport.plan import Schedule
+
+SHARED_BYTES = 232448  # of a block, as on sm_90: 227 KiB
+THREADS = (CONSTANTS["COMPUTE_WARPS"] + CONSTANTS["STAGE_WARPS"] + 2) * 32
+
+
+class HostMachine:
+    """Runs a schedule's steps through the CUDA source, its workers interleaved at random.
+
+    `tensors` as for the CPU machine: arrays by name, bfloat16 as uint16; what is absent is
+    allocated and found in `.tensors`. Step s is stepped in an order that follows from `seed` and
+    s alone. `shared_bytes` is a block's shared memory, so that small devices can be played.
+    """
+
+    def __init__(
+        self,
+        program: CudaProgram,
+        schedule: Schedule,
+        tensors: Mapping[str, np.ndarray],
+        *,
+        seed: int = 0,
+        first_step: int = 0,
+        shared_bytes: int = SHARED_BYTES,
+        sanitize: str = "",
+    ) -> None:
+        layout.check_ops(program, schedule)
+        self.schedule = schedule
+        self.shared = layout.shared_of(program, schedule, shared_bytes)
+        self.library = build(program.source, ["megakernel"], sanitize)
+        self.tensors = place(schedule.graph.tensors, tensors)
+        self.times: list[np.ndarray] = []  # of the last traced step: int64 [records, 3] a worker
+        self.seed = seed
+        self._table = np.array([array.ctypes.data for array in self.tensors.values()], np.int64)
+        self._records, self._firsts = layout.flatten(schedule)
+        self._counters = layout.counters_after(schedule, first_step)
+        self._errors = np.zeros(layout.error_block(schedule), np.int32)
+        self._step = first_step
+
+    def step(self, trace: bool = False) -> None:
+        """Runs one step.
+
+        Raises Stuck, naming every worker's place, when nothing can move any more, and HostFault
+        for slips that a GPU would not survive.
+        """
+        times = np.zeros((len(self._records) if trace else 0, 3), np.int64)
+        pointers = (
+            self._records, self._firsts, self._table, self._counters, self._errors, times,
+        )  # fmt: skip
+        records, firsts, table, counters, errors, stamps = (
+            ctypes.c_void_p(array.ctypes.data if array.size else None) for array in pointers
+        )
+        args = (
+            records, firsts, table, ctypes.c_int32(len(self._table)), counters, errors, stamps,
+            ctypes.c_int64(0), ctypes.c_int32(self._step & 0xFFFFFFFF),
+            ctypes.c_int32(self.shared.slots), ctypes.c_int32(self.shared.stage),
+        )  # fmt: skip
+        waiting = launch(
+            self.library, "megakernel", args,
+            blocks=self.schedule.workers, together=self.schedule.workers, threads=THREADS,
+            seed=self.seed * 1_000_003 + self._step, shared_bytes=self.shared.nbytes,
+        )  # fmt: skip
+        if waiting:
+            message = layout.frontier(self.schedule, self._errors)
+            self._errors[:] = 0
+            self._counters[:] = 0
+            self._step = 0
+            raise Stuck(f"{message}\nThreads that could not move:\n{waiting}")
+        self.times = np.split(times, self._firsts[1:-1]) if trace else []
+        self._step += 1
+
+    def poison(self) -> None:
+        """Fills scratch and outputs with NaN and impossible indices."""
+        for name, spec in self.schedule.graph.tensors.items():
+            if spec.kind in ("scratch", "output"):
+                self.tensors[name][...] = POISON[spec.dtype]

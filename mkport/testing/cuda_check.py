@@ -1,0 +1,50 @@
+"""Checks the CUDA source of an op, on the GPU ("cuda") or in the host build ("host")."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mkport.compose.cuda import compose_cuda
+from mkport.declare import Op
+from mkport.errors import UserError
+from mkport.testing.check import Form, Verdict, judge
+from mkport.testing.cuda_forms import run_solo, run_standalone
+from mkport.testing.parts import load_part
+
+
+def check_cuda(
+    op: Op,
+    machine: str,
+    form: Form,
+    shapes: Mapping[str, Mapping[str, Any]] | None,
+    *,
+    dtype: str,
+    workers: int,
+    seed: int,
+) -> list[Verdict]:
+    """One verdict a shape; arguments and errors as for `check_op`.
+
+    With bfloat16 weights the tensor cores take bfloat16 activations too, so the law compares with
+    PyTorch in bfloat16. In the host build `seed` also chooses the order that workers are stepped
+    in.
+    """
+    if form == "step":
+        raise UserError(f"The step form has no {machine} machine in this version.")
+    oracle = load_part(op, "oracle")
+    program = compose_cuda([op], dtype, dtype)
+    verdicts = []
+    for name, shape in (shapes or oracle.SHAPES).items():
+        case = oracle.make(np.random.default_rng([seed, *name.encode()]), dtype, dtype, **shape)
+        started = time.perf_counter()
+        standalone = run_standalone(op, case, machine, seed)
+        got = standalone
+        if form != "standalone":  # the ported form is one worker with every tile
+            count = 1 if form == "ported" else workers
+            got = run_solo(op, case, program, machine, count, seed)
+        arithmetic = "bfloat16" if dtype == "bf16" else "float32"
+        verdicts.append(
+            judge(op, form, name, dtype, case, got, standalone, started, machine, arithmetic)
+        )
+    return verdicts

@@ -1,0 +1,90 @@
+"""The composed file: what it holds, and that NVRTC compiles it within the register budget."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mkport.compose.cuda import compose_cuda
+from mkport.declare import Op
+from mkport.errors import UserError
+from mkport.kernels.gemm.op import OP as GEMM
+from mkport.library import all_ops
+from mkport.machines.cuda.nvrtc import Nvrtc
+
+ARCHS = ("sm_80", "sm_90a", "sm_100", "sm_120")
+REGISTERS = 168  # of each of a worker's 384 threads
+WITH_TASK = [op for op in all_ops().values() if (op.folder / "task.cuh").is_file()]
+STANDALONE = [op for op in all_ops().values() if (op.folder / "standalone.cu").is_file()]
+
+
+def test_bodies_are_in_the_file_byte_for_byte() -> None:
+    source = compose_cuda(WITH_TASK, "bf16", "bf16").source
+    for op in WITH_TASK:
+        assert (op.folder / "task.cuh").read_text() in source
+
+
+def test_it_includes_standard_headers_alone() -> None:
+    source = compose_cuda(WITH_TASK, "bf16", "bf16").source
+    assert re.findall(r"#\s*include\s+(\S+)", source) == ["<stdint.h>"]
+
+
+def test_its_contents_list_names_the_sections_in_order() -> None:
+    source = compose_cuda(WITH_TASK, "bf16", "bf16").source
+    listed = re.findall(r"^//   \d+\. (.*)$", source, re.M)
+    assert listed == re.findall(r"^// ======== (.*) ========$", source, re.M)
+    assert f"Op gemm: {GEMM.doc}" in listed
+
+
+def test_inline_ptx_and_intrinsics_stay_in_the_device_header() -> None:
+    source = compose_cuda(WITH_TASK, "bf16", "bf16").source
+    after = source.split("Constants and storage types ========")[1]
+    assert not re.search(r"\basm\b|__\w+_sync\b|__ldg|threadIdx|blockIdx|\b__syncthreads", after)
+
+
+def test_bodies_neither_wait_nor_signal() -> None:
+    for op in WITH_TASK:
+        body = (op.folder / "task.cuh").read_text()
+        assert not re.search(r"mk_(wait|signal|worker|barrier)", body), op.name
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weights": "f16"}, "weights type 'f16' is unknown"),
+        ({"cache": "fp8"}, "cache type 'fp8' is unknown"),
+        ({"rows": 9}, "9 rows"),
+    ],
+)
+def test_what_cannot_be_composed_is_refused(change: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        compose_cuda([GEMM], **({"weights": "bf16", "cache": "bf16"} | change))
+
+
+def test_an_op_without_a_task_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="gemm has no CUDA task: .*task.cuh is missing"):
+        compose_cuda([replace(GEMM, folder=tmp_path)], "bf16", "bf16")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("arch", ARCHS)
+def test_the_megakernel_compiles_within_its_registers(nvrtc: Nvrtc, arch: str, dtype: str) -> None:
+    made = nvrtc.compile(compose_cuda(WITH_TASK, dtype, dtype).source, arch)
+    assert made.cubin.startswith(b"\x7fELF")
+    assert 0 < made.registers["megakernel"] <= REGISTERS
+    assert made.spills == {"megakernel": 0}
+
+
+@pytest.mark.parametrize("op", STANDALONE, ids=lambda op: op.name)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_a_standalone_kernel_compiles_without_spills(nvrtc: Nvrtc, arch: str, op: Op) -> None:
+    source = (op.folder / "standalone.cu").read_text()
+    assert "#include" not in source and "mk_" not in source
+    made = nvrtc.compile(source, arch, f"{op.name}.cu")
+    assert made.registers and set(made.spills.values()) == {0}
+
+
+def test_a_refused_text_shows_the_compiler_s_words(nvrtc: Nvrtc) -> None:
+    with pytest.raises(UserError, match="broken.cu.*\n.*nonsense"):
+        nvrtc.compile("__global__ void f() { nonsense; }", "sm_80", "broken.cu")
