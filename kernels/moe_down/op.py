@@ -10,7 +10,7 @@ TILE_ROWS = 16  # weight rows, that is output columns, of a tile
 
 
 def tiles(a):
-    """A tile for each (16 columns, slot), the slot fastest: every worker gets some of each."""
+    """A tile for each (16 columns, slot); neighbours lie `slot_step` slots apart."""
     return -(-a.n // TILE_ROWS) * a.slot_count
 
 
@@ -25,7 +25,7 @@ def access(a, tile):
             f"{a.y.name} {list(a.y.shape)} for {a.pairs.shape[0]} pairs: a slot or a pair "
             "would be left out"
         )
-    slot, column = tile % a.slot_count, tile // a.slot_count
+    slot, column = tile * a.slot_step % a.slot_count, tile // a.slot_count
     columns = (column * TILE_ROWS, np.minimum((column + 1) * TILE_ROWS, a.n))
     yield read("slots", (0, a.slot_count + 1), (0, 2))
     yield read("pairs", (0, a.pairs.shape[0]))
@@ -46,6 +46,7 @@ OP = Op(
         integer("n", "output columns"),
         integer("k", "expert width, a multiple of 16"),
         integer("slot_count", "slots of the schedule"),
+        integer("slot_step", "slots from a tile to the next, without a divisor of slot_count"),
     ),
     tiles=tiles,
     access=access,

@@ -54,7 +54,8 @@ def make(rng, weights, cache, tokens, experts, top, n, k, only=None, lost=None):
     }
     slot_count = len(slots) - 1
     logical = {"act": (slot_count, k), "y": (slot_count, n)}
-    return Case(arrays, {"n": n, "k": k, "slot_count": slot_count}, ("y",), logical)
+    values = {"n": n, "k": k, "slot_count": slot_count, "slot_step": max(1, slot_count - 1)}
+    return Case(arrays, values, ("y",), logical)
 
 
 def call_standalone(kernel, a):

@@ -14,7 +14,7 @@ TILE_ROWS = 16  # weight rows of gate and of up in a tile
 
 
 def tiles(a):
-    """A tile for each (16 columns, slot), the slot fastest: every worker gets some of each."""
+    """A tile for each (16 columns, slot); neighbours lie `slot_step` slots apart."""
     return -(-a.n // TILE_ROWS) * a.slot_count
 
 
@@ -29,7 +29,7 @@ def access(a, tile):
             f"{a.act.name} {list(a.act.shape)} for {a.pairs.shape[0]} pairs: a slot or a pair "
             "would be left out"
         )
-    slot, column = tile % a.slot_count, tile // a.slot_count
+    slot, column = tile * a.slot_step % a.slot_count, tile // a.slot_count
     columns = (column * TILE_ROWS, np.minimum((column + 1) * TILE_ROWS, a.n))
     experts = (0, a.w_gate.shape[0])
     gate = columns
@@ -56,6 +56,7 @@ OP = Op(
         integer("k", "input columns, a multiple of 16"),
         integer("top", "experts of a token"),
         integer("slot_count", "slots of the schedule"),
+        integer("slot_step", "slots from a tile to the next, without a divisor of slot_count"),
         integer("up_row", "row of an expert's block where up begins: 0, or n where gate is first"),
     ),
     tiles=tiles,

@@ -73,6 +73,7 @@ def make(rng, weights, cache, tokens, experts, top, n, k, fused=False, only=None
         "k": k,
         "top": top,
         "slot_count": len(slots) - 1,
+        "slot_step": max(1, len(slots) - 2),
         "up_row": n if fused else 0,
     }
     return Case(arrays, values, ("act",), {"act": (len(slots) - 1, n)})

@@ -18,7 +18,7 @@ from mkport.machines.cpu.vector import (
 @body
 def moe_up(a, tile, arena):
     """act[pairs of a slot, 16 columns] = silu(x w_gate^T) * (x w_up^T)."""
-    slot, n0 = tile % a.slot_count, tile // a.slot_count * 16
+    slot, n0 = tile * a.slot_step % a.slot_count, tile // a.slot_count * 16
     expert = get_i32(a.slots, 2 * slot)
     if expert < 0:
         return

@@ -8,6 +8,7 @@ from mkport.kernels.gemm.op import OP as GEMM
 from mkport.kernels.moe_combine.op import OP as MOE_COMBINE
 from mkport.kernels.moe_down.op import OP as MOE_DOWN
 from mkport.kernels.moe_group.op import OP as MOE_GROUP
+from mkport.kernels.moe_group.op import slot_step
 from mkport.kernels.moe_up.op import OP as MOE_UP
 from mkport.kernels.topk.op import OP as TOPK
 from mkport.models.step import Step
@@ -106,6 +107,7 @@ def up(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
         k=step.hidden,
         top=e.top,
         slot_count=slots,
+        slot_step=slot_step(slots),
         up_row=e.ffn,
     )
 
@@ -125,6 +127,7 @@ def down(step: Step, layer: int, prefix: str, e: Experts) -> None:
         n=step.hidden,
         k=e.ffn,
         slot_count=slots,
+        slot_step=slot_step(slots),
     )
 
 
