@@ -54,11 +54,12 @@ def gpu() -> Gpu:
     return Gpu(
         name,
         f"sm_{capability}" + ("a" if capability == 90 else ""),
-        int(device.attributes["MultiProcessorCount"]),
-        int(device.attributes["MaxSharedMemoryPerBlockOptin"]),
+        int(properties["multiProcessorCount"]),
+        int(properties["sharedMemPerBlockOptin"]),
     )
 
 
+@cache
 def load(source: str, kernel: str, cooperative: bool = False) -> Any:
     """Compiles a CUDA file for the device, or takes it from the cache: a `cupy.RawKernel`.
 

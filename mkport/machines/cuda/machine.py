@@ -35,9 +35,9 @@ class CudaMachine:
         limit_s: float = 2.0,
         first_step: int = 0,
     ) -> None:
+        here = gpu()  # before CuPy is imported: it says what is missing
         import cupy
 
-        here = gpu()
         layout.check_ops(program, schedule)
         self.schedule = schedule
         self.shared = layout.shared_of(program, schedule, here.shared_bytes)

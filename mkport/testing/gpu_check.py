@@ -1,0 +1,237 @@
+"""Is the CUDA machine right on this GPU, and fast? Run as `python -m mkport.testing.gpu_check`.
+
+Compiles gemm for the device, holds its three forms to the law and to each other's bits, repeats
+runs, plants a lost signal, and only then times it beside `torch.matmul`.
+"""
+
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from mkport.compose.cuda import compose_cuda
+from mkport.declare import RECORD
+from mkport.declare.case import to_bf16
+from mkport.library import find_op
+from mkport.machines.cpu.machine import Stuck
+from mkport.machines.cuda.gpu import gpu
+from mkport.machines.cuda.machine import CudaMachine
+from mkport.machines.cuda.nvrtc import nvrtc
+from mkport.plan import Graph, Schedule, deal
+from mkport.testing.check import check_op
+from mkport.testing.cuda_forms import GpuLaunch, run_solo, run_standalone, standalone_source
+from mkport.testing.parts import load_part
+from mkport.verify import verify
+
+GEMM = find_op("gemm")
+MORE_SHAPES: dict[str, dict[str, Any]] = {
+    **{f"k = {k}": {"tokens": 8, "rows": 7, "n": 320, "k": k} for k in (16, 64, 96, 768, 1024)},
+    "k = 2048": {"tokens": 8, "rows": 8, "n": 4096, "k": 2048, "residual": True},
+    "k = 4096": {"tokens": 8, "rows": 8, "n": 2053, "k": 4096},
+}
+COLUMNS, DEPTH = 131072, 2048  # of the timed weight: 512 MiB of bfloat16
+REPEATS = 30
+
+
+def main() -> int:
+    """Runs every part, a later one also after a failure; 0 when all were right."""
+    here = gpu()
+    print(
+        f"{here.name}, {here.arch}, {here.multiprocessors} multiprocessors, "
+        f"{here.shared_bytes} bytes of shared memory a block; NVRTC {nvrtc().version}"
+    )
+    failed = []
+    for part in (compiles, forms, batches, repeats, loses_a_signal, is_timed):
+        print(f"\n{part.__name__.replace('_', ' ')}")
+        started = time.perf_counter()
+        try:
+            part()
+        except Exception:
+            traceback.print_exc(file=sys.stdout)
+            failed.append(part.__name__)
+        print(f"  {time.perf_counter() - started:.1f} s")
+    print(f"\nfailed: {', '.join(failed)}" if failed else "\nall right")
+    return 1 if failed else 0
+
+
+def compiles() -> None:
+    """From nothing, for the device; registers and spills."""
+    for dtype in ("bf16", "f32"):
+        made = nvrtc().compile(compose_cuda([GEMM], dtype, dtype).source, gpu().arch)
+        print(f"  {dtype}: {made.registers} registers, {made.spills} bytes spilled")
+        assert made.spills["megakernel"] == 0
+
+
+def forms() -> None:
+    """The law, and the same bits in every form."""
+    wrong = []
+    for dtype in ("bf16", "f32"):
+        for form in ("standalone", "ported", "solo"):
+            for shapes in (None, MORE_SHAPES):
+                if dtype == "f32" and shapes:
+                    shapes = {name: s for name, s in shapes.items() if s["k"] <= 2048}
+                workers = gpu().multiprocessors
+                for v in check_op(GEMM, "cuda", form, shapes, dtype=dtype, workers=workers):
+                    state = "ok" if v.ok else "WRONG"
+                    print(f"  {state:5} {dtype} {form:10} {v.shape:15} {v.error:.1e} of "
+                          f"{v.allowed:.1e} allowed; {v.detail}")  # fmt: skip
+                    wrong += [] if v.ok else [v]
+    assert not wrong
+
+
+def batches() -> None:
+    """A row has the same bits in any batch, and rows that are idle stay as they were."""
+    program = compose_cuda([GEMM], "bf16", "bf16")
+    make = load_part(GEMM, "oracle").make
+    case = make(np.random.default_rng(0), "bf16", "bf16", tokens=8, rows=8, n=1040, k=2048)
+    whole = run_standalone(GEMM, case, "cuda")["y"]
+    for rows in range(9):
+        case.arrays["count"][0] = rows
+        y = run_solo(GEMM, case, program, "cuda", gpu().multiprocessors)["y"]
+        assert y[:rows].tobytes() == whole[:rows].tobytes(), f"{rows} rows"
+        assert np.isnan(y[rows:]).all(), f"idle rows of {rows}"
+    print("  0 to 8 rows: same bits")
+
+
+def repeats() -> None:
+    """Twenty runs, and any number of workers: the same bits."""
+    program = compose_cuda([GEMM], "bf16", "bf16")
+    make = load_part(GEMM, "oracle").make
+    case = make(np.random.default_rng(1), "bf16", "bf16", tokens=8, rows=5, n=16384, k=2048)
+    most = gpu().multiprocessors
+    counts = [most] * 20 + [1, 2, 7, most - 1]
+    seen = {run_solo(GEMM, case, program, "cuda", workers)["y"].tobytes() for workers in counts}
+    assert len(seen) == 1, f"{len(seen)} different outputs"
+    schedule, given = chain(most)
+    machine = CudaMachine(compose_cuda(schedule.graph.ops, "bf16", "bf16"), schedule, given)
+    seen = set()
+    for _ in range(200):
+        machine.poison()
+        machine.step()
+        seen.add(machine.tensors["b"].get().tobytes())
+    assert len(seen) == 1, f"{len(seen)} different outputs of a chain"
+    print("  20 runs, five worker counts, 200 steps of a chain of 24 products: same bits")
+    once = times(machine.launch, 200)
+    machine.check()
+    print(f"  a step of the chain: {once * 1e6:.1f} us, {once / 24 * 1e6:.2f} us a product")
+
+
+def chain(workers: int) -> tuple[Schedule, dict[str, Any]]:
+    """24 products of 2048 x 2048, each waiting for the one before it."""
+    rng = np.random.default_rng(0)
+    graph, width = Graph(), 2048
+    graph.tensor("count", "i32", (1,), "input")
+    graph.tensor("in", "f32", (8, width), "input")
+    for name in ("a", "b"):
+        graph.tensor(name, "f32", (8, width), "scratch")
+    graph.tensor("w", "bf16", (width, width), "weight")
+    w = rng.standard_normal((width, width), np.float32) / np.float32(width**0.5)
+    for n in range(24):
+        source = "in" if n == 0 else "ab"[(n + 1) % 2]
+        args = {"x": source, "y": "ab"[n % 2], "w": "w", "n": width, "k": width}
+        graph.add(GEMM, f"product {n}", count="count", **args)
+    schedule = deal(graph, workers, share="strided")
+    verify(schedule)
+    x = rng.standard_normal((8, width), np.float32)
+    return schedule, {"count": np.array([8], np.int32), "in": x, "w": to_bf16(w)}
+
+
+def loses_a_signal() -> None:
+    """A step that cannot end is aborted in time, says where, and leaves a machine that works."""
+    schedule, given = chain(8)
+    program = compose_cuda(schedule.graph.ops, "bf16", "bf16")
+    lists = [records.copy() for records in schedule.lists]
+    lists[3][2][RECORD["signal"].first] = -1
+    broken = replace(schedule, lists=tuple(lists))
+    machine = CudaMachine(program, broken, given, limit_s=0.2)
+    for _ in range(2):
+        started = time.perf_counter()
+        try:
+            machine.step()
+        except Stuck as error:
+            lines = str(error).splitlines()
+            took = time.perf_counter() - started
+            assert "product 3" in lines[1] and "missing" in lines[1], error
+        else:
+            raise AssertionError("the step ended without the signal")
+    print(f"  aborted after {took:.2f} s: {lines[1].strip()}")
+    machine = CudaMachine(program, schedule, given)
+    machine.step()
+
+
+def is_timed() -> None:
+    """A product with a weight much larger than any cache, beside PyTorch's, in turns."""
+    import cupy
+    import torch
+
+    w = torch.randn(COLUMNS, DEPTH, device="cuda", dtype=torch.bfloat16) / DEPTH**0.5
+    weight = cupy.from_dlpack(w.view(torch.int16)).view(np.uint16)
+    program = compose_cuda([GEMM], "bf16", "bf16")
+    launcher = GpuLaunch(standalone_source(GEMM))
+    print(f"  {COLUMNS} x {DEPTH} bf16, medians of {REPEATS}; GB/s of weight bytes")
+    print("  rows   torch.matmul        standalone          solo megakernel    solo / torch")
+    for rows in (1, 8):
+        x = torch.randn(rows, DEPTH, device="cuda")
+        narrow = x.to(torch.bfloat16)
+        machine = timed_machine(program, rows, x, weight)
+        y = cupy.empty((rows, COLUMNS), np.float32)
+        given = {"x": machine.tensors["x"], "w": weight, "y": y, "n": COLUMNS, "k": DEPTH}
+        case = SimpleNamespace(count=np.array([rows]), **given)
+        ordinary = partial(load_part(GEMM, "oracle").call_standalone_cuda, launcher, case)
+        machine.step()
+        ordinary()
+        ours = torch.from_numpy(machine.tensors["y"].get())
+        truth = torch.cat([(narrow.double() @ part.double().T) for part in w.split(8192)], dim=1)
+        error = float((ours - truth.cpu()).abs().max() / truth.abs().max())
+        same = bool((machine.tensors["y"] == y).all())
+        assert error < 2e-5 and same, f"relative error {error:.1e}, standalone the same: {same}"
+        contestants = (partial(torch.matmul, narrow, w.T), ordinary, machine.launch)
+        samples = [[times(run, 1) for run in contestants] for _ in range(REPEATS)]
+        fastest = [statistics.median(column) for column in zip(*samples, strict=True)]
+        machine.check()
+        speeds = [w.numel() * 2 / t / 1e9 for t in fastest]
+        cells = "   ".join(
+            f"{t * 1e6:7.1f} us {s:5.0f}" for t, s in zip(fastest, speeds, strict=True)
+        )
+        print(f"  {rows:4}   {cells}   {speeds[2] / speeds[0]:.3f}")
+
+
+def timed_machine(program: Any, rows: int, x: Any, weight: Any) -> CudaMachine:
+    """A megakernel of the one product, a worker for each multiprocessor."""
+    import cupy
+
+    graph = Graph(program.ops)
+    graph.tensor("count", "i32", (1,), "input")
+    graph.tensor("x", "f32", (rows, DEPTH), "input")
+    graph.tensor("w", "bf16", (COLUMNS, DEPTH), "weight")
+    graph.tensor("y", "f32", (rows, COLUMNS), "output")
+    graph.add(GEMM, "product", count="count", x="x", w="w", y="y", n=COLUMNS, k=DEPTH)
+    schedule = deal(graph, gpu().multiprocessors, share="strided")
+    verify(schedule)
+    given = {"count": np.array([rows], np.int32), "x": cupy.from_dlpack(x), "w": weight}
+    return CudaMachine(program, schedule, given)
+
+
+def times(run: Callable[[], object], count: int) -> float:
+    """Seconds on the device of one of `count` calls, queued back to back."""
+    import cupy
+
+    begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+    run()
+    begin.record()
+    for _ in range(count):
+        run()
+    end.record()
+    end.synchronize()
+    return cupy.cuda.get_elapsed_time(begin, end) / 1e3 / count
+
+
+if __name__ == "__main__":
+    sys.exit(main())

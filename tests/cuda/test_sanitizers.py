@@ -1,0 +1,64 @@
+"""The host build under the address and undefined-behaviour sanitizers, each in its own process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mkport.machines.host.build import compiler
+
+ROOT = Path(__file__).parents[2]
+CODE = """
+from dataclasses import replace
+from mkport.machines.host.machine import HostMachine
+from tests.cuda.worlds import chain
+schedule, program, given = chain(2)
+before, after = {change!r}
+assert program.source.count(before) == 1
+program = replace(program, source=program.source.replace(before, after))
+HostMachine(program, schedule, given, sanitize="address,undefined").step()
+print("finished")
+"""
+STORE = "mk_store(a.y + at, y);"
+
+
+def run(change: tuple[str, str]) -> subprocess.CompletedProcess[str]:
+    cxx = compiler()
+    if cxx is None or "g++" not in Path(cxx).name or sys.platform != "linux":
+        pytest.skip("needs g++ on Linux")
+    libraries = []
+    for name in ("libasan.so", "libubsan.so"):
+        found = subprocess.run([cxx, f"-print-file-name={name}"], capture_output=True, text=True)
+        path = found.stdout.strip()
+        if not Path(path).is_absolute():
+            pytest.skip(f"g++ has no {name}")
+        libraries.append(path)
+    settings = {
+        "LD_PRELOAD": " ".join(libraries),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONMALLOC": "malloc",
+    }
+    return subprocess.run(
+        [sys.executable, "-c", CODE.format(change=change)],
+        cwd=ROOT, env=os.environ | settings, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_a_step_is_clean() -> None:
+    done = run((STORE, STORE))
+    assert done.stdout == "finished\n", done.stderr[-3000:]
+    assert "runtime error" not in done.stderr and "AddressSanitizer" not in done.stderr
+
+
+def test_a_write_past_a_tensor_s_end_is_found() -> None:
+    done = run((STORE, "mk_store(a.y + at + 4096, y);"))
+    assert "finished" not in done.stdout
+    assert "AddressSanitizer" in done.stderr
+
+
+def test_undefined_behaviour_is_found() -> None:
+    done = run((STORE, "mk_store(a.y + at, y + float((2147483647 - 95 + a.n) >> 31));"))
+    assert "finished" not in done.stdout
+    assert "runtime error: signed integer overflow" in done.stderr
