@@ -1,6 +1,7 @@
 """What the CUDA source's tests need: a C++ compiler for the host build, an NVRTC library."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,15 @@ def _libraries() -> list[str]:
     given = [path for path in os.environ.get("MKPORT_TEST_NVRTC", "").split(":") if path]
     found = find()
     return given or ([found] if found else [])
+
+
+@pytest.fixture(scope="session")
+def nvdisasm() -> str:
+    """NVIDIA's disassembler: MKPORT_TEST_NVDISASM, or one on the path."""
+    found = shutil.which(os.environ.get("MKPORT_TEST_NVDISASM") or "nvdisasm")
+    if found is None:
+        pytest.skip("no nvdisasm: pip install nvidia-cuda-nvdisasm, set MKPORT_TEST_NVDISASM")
+    return found
 
 
 @pytest.fixture(scope="session", params=_libraries() or [""], ids=lambda path: Path(path).name)

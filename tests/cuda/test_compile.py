@@ -1,6 +1,7 @@
 """The composed file: what it holds, and that NVRTC compiles it within the register budget."""
 
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,6 +84,26 @@ def test_a_standalone_kernel_compiles_without_spills(nvrtc: Nvrtc, arch: str, op
     assert "#include" not in source and "mk_" not in source
     made = nvrtc.compile(source, arch, f"{op.name}.cu")
     assert made.registers and set(made.spills.values()) == {0}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_read_only_loads_come_from_the_immutable_load_alone(
+    nvrtc: Nvrtc, nvdisasm: str, arch: str, tmp_path: Path
+) -> None:
+    """The read-only path may serve stale bytes for whatever another worker wrote in this launch."""
+    source = compose_cuda(WITH_TASK, "bf16", "bf16").source
+    (tmp_path / "code.cubin").write_bytes(nvrtc.compile(source, arch, lines=True).cubin)
+    command = [nvdisasm, "-g", str(tmp_path / "code.cubin")]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines, number, found = source.splitlines(), 0, 0
+    for text in listing.splitlines():
+        if place := re.search(r'File ".*", line (\d+)', text):
+            number = int(place[1])
+        if re.search(r"\bLDG\.\S*CONSTANT", text):
+            found += 1
+            nearby = "\n".join(lines[max(number - 2, 0) : number])
+            assert "mk_load_immutable" in nearby, (number, lines[number - 1])
+    assert found
 
 
 def test_a_refused_text_shows_the_compiler_s_words(nvrtc: Nvrtc) -> None:

@@ -1,10 +1,12 @@
 """Cases for tests of the CUDA source in the host build, and ways to run them."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mkport.compose.cuda import CudaProgram, compose_cuda
+from mkport.declare import Op, integer, read, tensor, write
 from mkport.declare.case import Case, from_bf16, to_bf16
 from mkport.kernels.gemm.op import OP as GEMM
 from mkport.machines.host.machine import HostMachine
@@ -13,6 +15,27 @@ from mkport.testing.cuda_forms import run_solo
 from mkport.testing.parts import load_part
 
 WIDTH, TOKENS, NODES = 96, 3, 6
+
+
+def _twice(a: Any, tile: Any) -> Any:
+    yield read("x", (tile, tile + 1), (0, a.k))
+    yield write("y", (tile, tile + 1), (0, a.k))
+
+
+TWICE = Op(  # an op whose body has only the compute role
+    name="twice",
+    doc="y = 2 x, a tile for each row",
+    args=(
+        tensor("x", "f32", "[rows, k]"),
+        tensor("y", "f32", "[rows, k]"),
+        integer("k", "columns"),
+    ),
+    tiles=lambda a: a.x.shape[0],
+    access=_twice,
+    order="none",
+    folder=Path(__file__).parent / "twice",
+    shared=lambda a: a.k * 4,
+)
 
 
 def gemm_case(dtype: str = "bf16", seed: int = 0, **shape: Any) -> Case:

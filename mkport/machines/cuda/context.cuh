@@ -91,8 +91,15 @@ struct MkLoad {
     mk_ring_rows(ring.full + ring.at, to, to_pitch, from, from_pitch, bytes, rows, policy);
   }
   MK_DEVICE void commit() {
-    if (!ring.guard->dead) mk_ring_end(ring.full + ring.at);
+    if (ring.guard->dead) return;
+    mk_ring_end(ring.full + ring.at);
     ring.advance();
+  }
+  // A block must not end while copies into its shared memory are under way: waits for what was
+  // committed, and nobody may have taken.
+  MK_DEVICE void drain() {
+    for (int i = 0; i < ring.count; i++)
+      mk_ring_drain(ring.full + i, i < ring.at ? ring.phase : ring.phase ^ 1);
   }
 };
 

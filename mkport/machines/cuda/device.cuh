@@ -178,6 +178,11 @@ MK_INLINE void mk_barrier_arrive(mk_barrier* b) {
   asm volatile("{\n.reg .b64 s;\nmbarrier.arrive.shared.b64 s, [%0];\n}" ::"r"(mk_shared_address(b))
                : "memory");
 }
+#if __CUDA_ARCH__ >= 900
+#define MK_BARRIER_TRIES 32  // between two looks at the clock; a try sleeps for a while
+#else
+#define MK_BARRIER_TRIES 1024
+#endif
 MK_INLINE bool mk_barrier_test(mk_barrier* b, int parity) {
   uint32_t over;
   asm volatile(
@@ -197,8 +202,13 @@ MK_INLINE bool mk_barrier_test(mk_barrier* b, int parity) {
 MK_INLINE bool mk_barrier_wait(mk_barrier* b, int parity, const MkWatch& watch) {
   int64_t since = 0;
   for (uint32_t tries = 1; !mk_barrier_test(b, parity); tries++)
-    if (tries % 256 == 0 && mk_expired(watch, since)) return false;
+    if (tries % MK_BARRIER_TRIES == 0 && mk_expired(watch, since)) return false;
   return true;
+}
+// Copies that were begun always end: needs no limit.
+MK_DEVICE inline void mk_ring_drain(mk_barrier* full, int parity) {
+  while (!mk_barrier_test(full, parity)) {
+  }
 }
 
 // The ring: one warp copies immutable bytes into shared memory, and a barrier tells when they are

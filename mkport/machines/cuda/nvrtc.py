@@ -44,8 +44,10 @@ class Nvrtc:
         self.path = path
         self.version = (major.value, minor.value)
 
-    def compile(self, source: str, arch: str, name: str = "megakernel.cu") -> Compiled:
-        """Compiles for an architecture such as "sm_90a".
+    def compile(
+        self, source: str, arch: str, name: str = "megakernel.cu", lines: bool = False
+    ) -> Compiled:
+        """Compiles for an architecture such as "sm_90a"; with `lines` the code knows its lines.
 
         Raises UserError with the compiler's words when it refuses the text or the architecture.
         """
@@ -55,6 +57,7 @@ class Nvrtc:
         )
         try:
             options = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v"]
+            options += ["-lineinfo"] if lines else []
             array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
             state = self._library.nvrtcCompileProgram(program, len(options), array)
             log = self._bytes(program, "ProgramLog").decode(errors="replace").rstrip("\0")

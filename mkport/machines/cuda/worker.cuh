@@ -40,6 +40,7 @@ MK_DEVICE inline void mk_loader(MkRole& role) {
     if (role.guard.dead) break;
     mk_dispatch_load(role, role.box(r), load);
   }
+  if (mk_warp_any(role.guard.dead)) load.drain();
 }
 
 MK_DEVICE inline void mk_stager(MkRole& role) {
@@ -94,7 +95,8 @@ MK_DEVICE inline void mk_storer(MkRole& role) {
       if (mk_lane() == 0) mk_barrier_arrive(role.shared.join_free + slot);
       role.tile++;
     }
-    if (mk_warp_any(role.guard.dead)) break;  // meets all lanes: their stores precede the signal
+    if (mk_warp_any(role.guard.dead)) break;
+    mk_sync_warp();  // all lanes' stores precede the signal
     if (mk_lane() == 0) {
       const int32_t counter = box.words[MK_SIGNAL];
       if (counter >= 0)

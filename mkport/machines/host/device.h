@@ -273,6 +273,12 @@ inline void mk_ring_rows(mk_barrier* full, char* to, int to_pitch, const void* f
       {target, source, bytes, &mk_look(full)});
 }
 inline void mk_ring_end(mk_barrier*) {}
+inline void mk_ring_drain(mk_barrier* full, int parity) {
+  while (!mk_host::over(mk_look(full), parity)) {
+    mk_host::world->preempted = true;
+    mk_host::leave();
+  }
+}
 
 // The way in: MK_HOST_ENTRY(kernel) defines host_<kernel>, which takes pointers to the arguments.
 

@@ -244,6 +244,12 @@ inline void run_warp(Warp& w) {
   }
 }
 
+inline void end_warp(const Worker& worker) {
+  for (const Warp& w : worker.warps)
+    if (w.live) return;
+  if (!worker.copies.empty()) world->fault = "a block ends while copies into it are under way";
+}
+
 inline void schedule() {
   std::vector<Worker*> copying;
   while (!world->active.empty() && world->fault.empty()) {
@@ -264,6 +270,7 @@ inline void schedule() {
     const size_t place = (start + tried) % count;
     run_warp(*world->active[place]);
     if (world->active[place]->live == 0) {
+      end_warp(world->workers[world->active[place]->worker]);
       world->active[place] = world->active.back();
       world->active.pop_back();
     }
