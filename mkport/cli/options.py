@@ -43,8 +43,17 @@ BatchOption = Annotated[
 ]
 
 
-def open_model(model: str | None, dtype: str | None) -> "LoadedModel":
-    """Load a model under a progress bar: the first use of a GGUF file converts it."""
+ScanOption = Annotated[
+    bool,
+    typer.Option(
+        "--scan", help="Look for NaN and infinity in every weight first, which reads them all."
+    ),
+]
+
+
+def open_model(model: str | None, dtype: str | None, scan: bool = False) -> "LoadedModel":
+    """Load a model under a progress bar: the first use of a GGUF file converts it, and experts are
+    stacked. `scan` looks for NaN and infinity in every weight."""
     from mkport.engine.load import load
 
     with progress("loading the model", total=1.0) as advance:
@@ -55,7 +64,7 @@ def open_model(model: str | None, dtype: str | None) -> "LoadedModel":
             advance(done / tensors - seen)
             seen = done / tensors
 
-        return load(model, dtype, report)
+        return load(model, dtype, report, scan)
 
 
 def open_decoder(

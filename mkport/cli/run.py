@@ -9,6 +9,7 @@ from mkport.cli.options import (
     ContextOption,
     DtypeOption,
     ModelOption,
+    ScanOption,
     WorkersOption,
     open_decoder,
     open_model,
@@ -44,11 +45,12 @@ def command(
     dtype: DtypeOption = None,
     workers: WorkersOption = None,
     context: ContextOption = None,
+    scan: ScanOption = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Generate text with a model, greedily, one token a step of its megakernel."""
     text = _stdin() if prompt == "-" else prompt
-    loaded = open_model(model, dtype)
+    loaded = open_model(model, dtype, scan)
     ids = encode_prompt(loaded.tokenizer, text, chat, system)
     check_prompt(len(ids), decode_shape(loaded, context=context).context)
     with open_decoder(loaded, context=context, workers=workers) as decoder:

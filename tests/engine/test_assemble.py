@@ -171,7 +171,7 @@ def test_loading_never_holds_two_copies(tmp_path: Path, monkeypatch: pytest.Monk
 
     fields = dict(sizes.SMALL["cohere2_moe"]) | {"num_hidden_layers": 4, "vocab_size": 512}
     fields["layer_types"] = fields["layer_types"][:4]
-    monkeypatch.setitem(sizes.SIZES["tiny"], "cohere2_moe", fields)  # type: ignore[index]
+    monkeypatch.setitem(sizes.SIZES["tiny"], "cohere2_moe", fields)
     written = synthesise("cohere2_moe", "tiny", tmp_path / "model")
     assert written.nbytes > 300e6
     code = (
@@ -190,3 +190,18 @@ def test_loading_never_holds_two_copies(tmp_path: Path, monkeypatch: pytest.Monk
     grown, nbytes = map(int, done.stdout.split())
     assert nbytes == written.nbytes
     assert 0.85 * nbytes < grown < 1.1 * nbytes
+
+
+def test_run_scans_when_asked_to(rewrite: Callable[..., Path]) -> None:
+    from typer.testing import CliRunner
+
+    from mkport.cli import main
+
+    name = "model.layers.2.self_attn.k_proj.weight"
+
+    def spoil(tensors: Tensors) -> None:
+        tensors[name][1, 2] = torch.nan
+
+    directory = rewrite(spoil)
+    done = CliRunner().invoke(main.app, ["run", "hi", "--model", str(directory), "--scan"])
+    assert done.exit_code == 2 and name in " ".join(done.stderr.split())

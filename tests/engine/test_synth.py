@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from mkport.cli import main
 from mkport.engine.load import load
 from mkport.engine.safetensors_file import read_header
-from mkport.engine.synth import INDEX, SHARDS, published_shapes, synthesise
+from mkport.engine.synth import SHARDS, published_shapes, synthesise
+from mkport.engine.weights import INDEX
 from mkport.errors import UserError
 from mkport.models.sizes import FULL, TINY
 
