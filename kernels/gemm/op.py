@@ -18,7 +18,7 @@ def access(a, tile):
     """A tile reads all tokens, its weight rows, and its columns of the residual."""
     tokens = a.y.shape[0]
     columns = (tile * TILE_ROWS, np.minimum((tile + 1) * TILE_ROWS, a.n))
-    yield read("count", (0, 1))
+    yield immutable("count", (0, 1))
     yield read("x", (0, tokens), (0, a.k))
     yield immutable("w", columns, (0, a.k))
     if a.residual is not None:

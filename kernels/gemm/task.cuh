@@ -28,11 +28,13 @@ struct gemm : MkBody {
     }
   }
 
+  MK_DEVICE static void early(const GemmArgs& a, const MkRun&, const MkStage& s) {
+    if (s.thread == 0) s.notes[0] = mk_load_immutable(a.count);
+  }
+
   // [TOKENS][k + PAD] in the weights' storage type; rows that no token has stay as they are
   MK_DEVICE static void stage(const GemmArgs& a, const MkRun&, const MkStage& s) {
-    const int tokens = mk_load_coherent(a.count);
-    for (int t = 0; t < tokens; t++)
-      s.copy(reinterpret_cast<mk_weight*>(s.buffer) + t * (a.k + PAD), a.x + int64_t(t) * a.k, a.k);
+    s.copy(reinterpret_cast<mk_weight*>(s.buffer), a.k + PAD, a.x, a.k, s.notes[0]);
   }
 
   MK_DEVICE static void compute(const GemmArgs& a, int, MkCompute& c) {
@@ -81,19 +83,26 @@ struct gemm : MkBody {
     }
   }
 
+  // a lane has one output column and four tokens
   MK_DEVICE static void store(const GemmArgs& a, int tile, const MkStore& s) {
-    const int tokens = mk_load_coherent(a.count);
-    const int row = mk_lane() / 2, column = tile * ROWS + row;
-    if (column >= a.n) return;
-    for (int i = 0; i < 4; i++) {
-      const int token = mk_lane() % 2 * 4 + i;
-      if (token >= tokens) break;
-      float y = s.partials[row * TOKENS + token];
-      for (int warp = 1; warp < MK_COMPUTE_WARPS; warp++)
-        y = mk_add(y, s.partials[warp * MK_PARTIAL + row * TOKENS + token]);
-      const int64_t at = int64_t(token) * a.n + column;
-      if (a.residual) y = mk_add(y, mk_load_coherent(a.residual + at));
-      mk_store(a.y + at, y);
+    const int column = tile * ROWS + mk_lane() / 2, first = mk_lane() % 2 * 4;
+    const int tokens = column < a.n ? least(s.notes[0] - first, 4) : 0;
+    const int64_t at = int64_t(first) * a.n + column;
+    float added[4];
+    for (int i = 0; i < 4; i++)  // all under way before the first is used
+      if (a.residual && i < tokens) added[i] = mk_load_coherent(a.residual + at + int64_t(i) * a.n);
+    mk_float4 y = partial(s, 0);
+    for (int warp = 1; warp < MK_COMPUTE_WARPS; warp++) {
+      const mk_float4 more = partial(s, warp);
+      for (int i = 0; i < 4; i++) y.v[i] = mk_add(y.v[i], more.v[i]);
     }
+    for (int i = 0; i < 4; i++) {
+      if (i >= tokens) break;
+      if (a.residual) y.v[i] = mk_add(y.v[i], added[i]);
+      mk_store(a.y + at + int64_t(i) * a.n, y.v[i]);
+    }
+  }
+  MK_DEVICE static mk_float4 partial(const MkStore& s, int warp) {
+    return *reinterpret_cast<const mk_float4*>(s.partials + warp * MK_PARTIAL + mk_lane() * 4);
   }
 };

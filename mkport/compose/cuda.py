@@ -91,6 +91,7 @@ def _dispatch(ops: Sequence[Op]) -> str:
     """One switch a role over the opcodes; an op without arguments (a join) has no body."""
     roles = {
         "load": ("MkRole& role, const MkBox& box, MkLoad& load", "mk_load_record<{}>(box, load)"),
+        "early": ("const MkBox& box, const MkStage& stage", "mk_early_record<{}>(box, stage)"),
         "stage": ("const MkBox& box, const MkStage& stage", "mk_stage_record<{}>(box, stage)"),
         "compute": (
             "MkRole& role, const MkBox& box, MkCompute& compute",

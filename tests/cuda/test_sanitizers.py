@@ -21,7 +21,7 @@ program = replace(program, source=program.source.replace(before, after))
 HostMachine(program, schedule, given, sanitize="address,undefined").step()
 print("finished")
 """
-STORE = "mk_store(a.y + at, y);"
+STORE = "mk_store(a.y + at + int64_t(i) * a.n, y.v[i]);"
 
 
 def run(change: tuple[str, str]) -> subprocess.CompletedProcess[str]:
@@ -53,12 +53,12 @@ def test_a_step_is_clean() -> None:
 
 
 def test_a_write_past_a_tensor_s_end_is_found() -> None:
-    done = run((STORE, "mk_store(a.y + at + 4096, y);"))
+    done = run((STORE, STORE.replace("a.y +", "a.y + 4096 +")))
     assert "finished" not in done.stdout
     assert "AddressSanitizer" in done.stderr
 
 
 def test_undefined_behaviour_is_found() -> None:
-    done = run((STORE, "mk_store(a.y + at, y + float((2147483647 - 95 + a.n) >> 31));"))
+    done = run((STORE, STORE.replace("y.v[i]", "y.v[i] + float((2147483647 - 95 + a.n) >> 31)")))
     assert "finished" not in done.stdout
     assert "runtime error: signed integer overflow" in done.stderr

@@ -3,6 +3,7 @@
 // and asks for no block index.
 //
 //   load(a, tile, ring)     streams the tile's immutable bytes through the ring (one warp)
+//   early(a, run, s)        reads what is immutable, before the record's waits (stagers)
 //   stage(a, run, s)        puts a record's inputs into the stage buffer (MK_STAGERS threads)
 //   compute(a, tile, c)     consumes ring slots; leaves partials, or writes the output (256 threads)
 //   store(a, tile, s)       joins the partials and writes the output (one warp)
@@ -19,6 +20,7 @@ enum {
 struct MkBox {
   int32_t words[MK_RECORD_WORDS];
   int64_t addresses[MK_RECORD_WORDS - MK_ARGS];  // 0 for an absent tensor
+  int32_t notes[4];  // from `early` and `stage` to the record's other roles
 };
 
 // The tiles of a record.
@@ -104,24 +106,36 @@ struct MkLoad {
 };
 
 struct MkStage {
-  char* buffer;  // MkLaunch.stage_bytes, 16 bytes aligned
-  int thread;    // of MK_STAGERS
+  char* buffer;    // MkLaunch.stage_bytes, 16 bytes aligned
+  int thread;      // of MK_STAGERS
+  int32_t* notes;  // [4] for compute and store to read
 
   MK_DEVICE void sync() const { mk_named_barrier(MK_STAGE_BARRIER, MK_STAGERS); }
 
-  // n values, a multiple of 4, 16 bytes aligned, written earlier in this step by other workers:
-  // eight loads are in flight before the first is used.
+  // Copies rows of n values, a multiple of 4 and 16 bytes aligned, that other workers wrote earlier
+  // in this step. Many loads are under way before the first is used: each takes most of 1 us.
   template <class T>
-  MK_DEVICE void copy(T* to, const float* from, int n) const {
-    for (int at = thread; at < n / 4; at += 8 * MK_STAGERS) {
-      mk_float4 x[8];
+  MK_DEVICE void copy(T* to, int to_pitch, const float* from, int n, int rows) const {
+    enum { FLIGHT = 16 };
+    const int across = n / 4;
+    int row = thread / across, at = thread % across;
+    while (row < rows) {
+      mk_float4 x[FLIGHT];
+      int next_row = row, next_at = at;
 #pragma unroll
-      for (int i = 0; i < 8; i++)
-        if (at + i * MK_STAGERS < n / 4) x[i] = mk_load_coherent4(from + 4 * (at + i * MK_STAGERS));
+      for (int i = 0; i < FLIGHT; i++) {
+        if (next_row < rows) x[i] = mk_load_coherent4(from + int64_t(next_row) * n + 4 * next_at);
+        advance(next_row, next_at, across);
+      }
 #pragma unroll
-      for (int i = 0; i < 8; i++)
-        if (at + i * MK_STAGERS < n / 4) put(to + 4 * (at + i * MK_STAGERS), x[i]);
+      for (int i = 0; i < FLIGHT; i++) {
+        if (row < rows) put(to + row * to_pitch + 4 * at, x[i]);
+        advance(row, at, across);
+      }
     }
+  }
+  MK_DEVICE static void advance(int& row, int& at, int across) {
+    for (at += MK_STAGERS; at >= across; at -= across) row++;
   }
   MK_DEVICE static void put(float* to, const mk_float4& x) {
     *reinterpret_cast<mk_float4*>(to) = x;
@@ -138,6 +152,7 @@ struct MkCompute {
   const char* staged;  // what `stage` left
   float* partial;      // this warp's MK_PARTIAL floats of the tile's join slot
   char* arena;         // the stage buffer, for a body that has no `stage`
+  const int32_t* notes;
 
   MK_DEVICE void sync() const { mk_named_barrier(MK_COMPUTE_BARRIER, MK_COMPUTERS); }
   // The next slot, full; every compute warp takes and gives back every slot.
@@ -153,7 +168,8 @@ struct MkCompute {
 };
 
 struct MkStore {
-  const float* partials;  // [MK_COMPUTE_WARPS][MK_PARTIAL]
+  const float* partials;  // [MK_COMPUTE_WARPS][MK_PARTIAL], 16 bytes aligned
+  const int32_t* notes;
 };
 
 struct MkBody {
@@ -161,6 +177,8 @@ struct MkBody {
   static constexpr bool late = false;
   template <class A>
   MK_DEVICE static void load(const A&, int, MkLoad&) {}
+  template <class A>
+  MK_DEVICE static void early(const A&, const MkRun&, const MkStage&) {}
   template <class A>
   MK_DEVICE static void stage(const A&, const MkRun&, const MkStage&) {}
   template <class A>

@@ -16,7 +16,7 @@ typedef unsigned long long uint64_t;
 
 typedef uint16_t mk_bf16;     // the upper half of a float
 typedef uint64_t mk_barrier;  // an mbarrier in shared memory
-struct mk_float4 {
+struct alignas(16) mk_float4 {
   float v[4];
 };
 

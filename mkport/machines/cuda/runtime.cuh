@@ -30,7 +30,7 @@ struct MkShared {
   mk_barrier staged[2], stage_free[2];
   mk_barrier joined[MK_JOIN_SLOTS], join_free[MK_JOIN_SLOTS];
   MkBox boxes[MK_BOXES];
-  float partials[MK_JOIN_SLOTS][MK_COMPUTE_WARPS][MK_PARTIAL];
+  alignas(16) float partials[MK_JOIN_SLOTS][MK_COMPUTE_WARPS][MK_PARTIAL];
 
   MK_DEVICE void init(int slots) {
     for (int i = 0; i < slots; i++) {
@@ -69,8 +69,8 @@ struct MkRole {
     int32_t* place = l.errors + (1 + worker * MK_ROLES + role) * MK_COUNTER_STRIDE;
     guard = {{l.errors, l.limit_ns}, place, 0, false};
   }
-  MK_DEVICE const MkBox& box(int r) const { return shared.boxes[r % MK_BOXES]; }
-  MK_DEVICE const MkBox& open(int r) {  // waits until record r is published
+  MK_DEVICE MkBox& box(int r) const { return shared.boxes[r % MK_BOXES]; }
+  MK_DEVICE MkBox& open(int r) {  // waits until record r is published
     guard.record = r;
     guard.wait(shared.box_full + r % MK_BOXES, r / MK_BOXES & 1, MK_WAIT_BOX, r % MK_BOXES);
     return box(r);
@@ -116,6 +116,11 @@ MK_DEVICE inline void mk_load_record(const MkBox& box, MkLoad& load) {
 }
 
 template <class Body, class Args>
+MK_DEVICE inline void mk_early_record(const MkBox& box, const MkStage& stage) {
+  Body::early(Args::load(box.words, box.addresses), mk_run(box), stage);
+}
+
+template <class Body, class Args>
 MK_DEVICE inline void mk_stage_record(const MkBox& box, const MkStage& stage) {
   Body::stage(Args::load(box.words, box.addresses), mk_run(box), stage);
 }
@@ -143,7 +148,7 @@ MK_DEVICE inline void mk_store_record(const MkBox& box, MkRole& role) {
   for (int i = 0; i < run.count; i++) {
     const int slot = role.tile % MK_JOIN_SLOTS;
     role.guard.wait(role.shared.joined + slot, role.tile / MK_JOIN_SLOTS & 1, MK_WAIT_JOINED, slot);
-    const MkStore store = {role.shared.partials[slot][0]};
+    const MkStore store = {role.shared.partials[slot][0], box.notes};
     role.guard.dead = mk_warp_any(role.guard.dead);  // the lanes stay together
     if (!role.guard.dead) Body::store(a, run.tile(i), store);
     mk_sync_warp();

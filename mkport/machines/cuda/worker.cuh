@@ -46,9 +46,11 @@ MK_DEVICE inline void mk_loader(MkRole& role) {
 MK_DEVICE inline void mk_stager(MkRole& role) {
   const int thread = mk_thread() - (MK_THREADS - MK_STAGERS);
   for (int r = 0; r < role.count; r++) {
-    const MkBox& box = role.open(r);
+    MkBox& box = role.open(r);
     if (thread == 0) role.stamp(r, 0);
     role.guard.wait(role.shared.stage_free + (r & 1), (r / 2 & 1) ^ 1, MK_WAIT_FREE_STAGE, r & 1);
+    const MkStage stage = {role.stage_buffer(r), thread, box.notes};
+    if (!role.guard.dead) mk_dispatch_early(box, stage);
     if (thread == 0 && !role.guard.dead) {
       role.wait_counters(box);
       role.stamp(r, 1);
@@ -57,19 +59,20 @@ MK_DEVICE inline void mk_stager(MkRole& role) {
     // what thread 0 has acquired, all stagers may read behind this barrier
     role.guard.dead = mk_barrier_any(MK_STAGE_BARRIER, MK_STAGERS, role.guard.dead);
     if (role.guard.dead) break;
-    mk_dispatch_stage(box, {role.stage_buffer(r), thread});
+    mk_dispatch_stage(box, stage);
     mk_barrier_arrive(role.shared.staged + (r & 1));
   }
 }
 
 MK_DEVICE inline void mk_computer(MkRole& role) {
-  MkCompute compute = {role.ring(), nullptr, nullptr, nullptr};
+  MkCompute compute = {role.ring(), nullptr, nullptr, nullptr, nullptr};
   for (int r = 0; r < role.count; r++) {
     const MkBox& box = role.open(r);
     role.guard.wait(role.shared.staged + (r & 1), r / 2 & 1, MK_WAIT_STAGED, r & 1);
     role.guard.dead = mk_barrier_any(MK_COMPUTE_BARRIER, MK_COMPUTERS, role.guard.dead);
     if (role.guard.dead) break;
     compute.staged = compute.arena = role.stage_buffer(r);
+    compute.notes = box.notes;
     if (box.words[MK_RUN + 2] > 0) {
       mk_dispatch_compute(role, box, compute);
     } else {

@@ -17,7 +17,7 @@
 
 typedef uint16_t mk_bf16;
 typedef uint64_t mk_barrier;
-struct mk_float4 {
+struct alignas(16) mk_float4 {
   float v[4];
 };
 
