@@ -25,13 +25,18 @@ class Measured:
 def measure(got: np.ndarray, truth: np.ndarray, plain: np.ndarray, eps: float) -> Measured:
     """max |got - truth| against 2 max |plain - truth| + eps max |truth|.
 
-    `truth` is the oracle in float64, `plain` the oracle in the precision of the kernel.
+    `truth` is the oracle in float64, `plain` the oracle in the precision of the kernel. Where the
+    truth is NaN (an operand was, or nobody writes there) NaN is right and anything else is wrong.
     """
+    nan = np.isnan(truth)
     error = np.abs(got.astype(np.float64) - truth)
+    error[nan & np.isnan(got)] = 0.0
     if not error.size:
         return Measured(0.0, 0.0, 0.0, ())
-    scale = float(np.max(np.abs(truth)))
-    allowed = 2.0 * float(np.max(np.abs(plain.astype(np.float64) - truth))) + eps * scale
+    known = np.where(nan, 0.0, truth)
+    scale = float(np.max(np.abs(known)))
+    noise = np.where(nan, 0.0, np.abs(plain.astype(np.float64) - known))
+    allowed = 2.0 * float(np.max(noise)) + eps * scale
     worst = int(np.argmax(np.where(np.isnan(error), np.inf, error)))
     where = tuple(int(i) for i in np.unravel_index(worst, error.shape))
     return Measured(float(error.flat[worst]), allowed, scale, where)
