@@ -5,7 +5,7 @@
 struct gemm : MkBody {
   enum {
     ROWS = 16,                          // weight rows of a tile
-    ROW_BYTES = 2048,                   // of one weight row in a ring slot
+    ROW_BYTES = MK_ROW_BYTES,                   // of one weight row in a ring slot
     PITCH = ROW_BYTES + 16,             // shifted by a vector: the rows' banks differ
     SLICE = ROW_BYTES / sizeof(mk_weight),
     PAD = 16 / sizeof(mk_weight),       // likewise between the staged tokens

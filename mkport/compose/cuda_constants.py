@@ -19,12 +19,15 @@ _KIND_NAMES = (
     "NOTHING COUNTER FREE_SLOT FULL_SLOT FREE_STAGE STAGED FREE_JOIN JOINED BOX FREE_BOX"
 ).split()
 
+ROW_BYTES = 2048  # of one weight row in a ring slot; what an op's slices of k are cut by
+
 CONSTANTS = {
     "COMPUTE_WARPS": 8,
     "STAGE_WARPS": 2,
     "JOIN_SLOTS": 4,  # tiles that the storer may be behind
     "PARTIAL": 16 * 8,  # floats that a compute warp leaves in a join slot
-    "SLOT_BYTES": 16 * (2048 + 16),  # of the ring: 16 weight rows of 2048 bytes, padded
+    "ROW_BYTES": ROW_BYTES,
+    "SLOT_BYTES": 16 * (ROW_BYTES + 16),  # of the ring: 16 weight rows, each padded by a vector
     "MAX_SLOTS": 8,
     "BOXES": 16,  # records on their way through the roles
     "AHEAD": 4,  # records that are published before they are loaded

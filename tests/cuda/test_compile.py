@@ -1,6 +1,7 @@
 """The composed file: what it holds, and that NVRTC compiles it within the register budget."""
 
 import re
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -109,3 +110,14 @@ def test_read_only_loads_come_from_the_immutable_load_alone(
 def test_a_refused_text_shows_the_compiler_s_words(nvrtc: Nvrtc) -> None:
     with pytest.raises(UserError, match="broken.cu.*\n.*nonsense"):
         nvrtc.compile("__global__ void f() { nonsense; }", "sm_80", "broken.cu")
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on this machine")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_plain_nvcc_builds_the_file(arch: str, tmp_path: Path) -> None:
+    file = tmp_path / "megakernel.cu"
+    file.write_text(compose_cuda(WITH_TASK, "bf16", "bf16").source)
+    target = f"-gencode=arch={arch.replace('sm', 'compute')},code={arch}"
+    command = ["nvcc", "-std=c++17", "-cubin", target, "-Werror", "all-warnings", str(file)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
