@@ -4,11 +4,11 @@
 // slices; then sum 0 + sum 1; then the warps' partials in index order; the residual is added last.
 struct gemm : MkBody {
   enum {
-    ROWS = 16,                          // weight rows of a tile
-    ROW_BYTES = MK_ROW_BYTES,                   // of one weight row in a ring slot
-    PITCH = ROW_BYTES + 16,             // shifted by a vector: the rows' banks differ
+    ROWS = 16,                 // weight rows of a tile
+    ROW_BYTES = MK_ROW_BYTES,  // 2048, of one weight row in a ring slot
+    PITCH = ROW_BYTES + 16,    // shifted by a vector: the rows' banks differ
     SLICE = ROW_BYTES / sizeof(mk_weight),
-    PAD = 16 / sizeof(mk_weight),       // likewise between the staged tokens
+    PAD = 16 / sizeof(mk_weight),  // likewise between the staged tokens
     TOKENS = 8,
   };
   static_assert(ROWS * PITCH <= MK_SLOT_BYTES, "a slice fits a ring slot");
