@@ -1,7 +1,7 @@
 """How many bytes of memory a step reads: the sum of what its tasks declare as immutable.
 
-Activations are left out: they are small and stay in the caches. What is read again (a norm's weight
-by every token) counts once a node.
+Inputs and activations are left out: they are small and stay in the caches. What is read again (a
+norm's weight by every token) counts once a node.
 """
 
 from collections.abc import Callable
@@ -45,6 +45,8 @@ def _access_bytes(
     if access.mode != "immutable" or name is None or not node.tiles:
         return 0.0
     spec = graph.tensors[name]
+    if spec.kind not in ("weight", "state"):
+        return 0.0
     item = DTYPE_BYTES[spec.dtype]
     boxes = _boxes(access, node.tiles)
     if spec.kind == "state":
