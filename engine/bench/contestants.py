@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import mkport
 from mkport.errors import UserError
 
 
@@ -32,7 +33,8 @@ class Mkport:
         from mkport.engine.load import load
 
         self.decoder = Decoder(load(str(directory)), context=context, workers=threads)
-        self.versions = {name: version(name) for name in ("mkport", "numba", "numpy")}
+        self.versions = {"mkport": mkport.__version__}
+        self.versions |= {name: version(name) for name in ("numba", "numpy")}
 
     def decode(self, prompt: list[int], tokens: int) -> tuple[list[int], float]:
         token, _ = self.decoder.prefill(0, prompt)
