@@ -155,6 +155,18 @@ struct MkCompute {
   const int32_t* notes;
 
   MK_DEVICE void sync() const { mk_named_barrier(MK_COMPUTE_BARRIER, MK_COMPUTERS); }
+  // The sum of x over the compute threads, for all of them: each warp's by halves, then the warps
+  // in order. `place` is another number in each of a tile's sums.
+  MK_DEVICE float sum(float x, int place) const {
+    x = mk_warp_sum(x);
+    if (mk_lane() == 0) partial[place] = x;
+    sync();
+    const float* first = partial - mk_warp() * MK_PARTIAL;
+    float total = first[place];
+    for (int warp = 1; warp < MK_COMPUTE_WARPS; warp++)
+      total = mk_add(total, first[warp * MK_PARTIAL + place]);
+    return total;
+  }
   // The next slot, full; every compute warp takes and gives back every slot.
   MK_DEVICE const char* take() {
     ring.guard->wait(ring.full + ring.at, ring.phase, MK_WAIT_FULL_SLOT, ring.at);

@@ -19,6 +19,9 @@ typedef uint64_t mk_barrier;  // an mbarrier in shared memory
 struct alignas(16) mk_float4 {
   float v[4];
 };
+struct alignas(16) mk_word4 {  // 16 bytes of any type
+  uint32_t v[4];
+};
 
 // Who am I.
 
@@ -52,6 +55,9 @@ MK_INLINE mk_bf16 mk_narrow(float x) { return static_cast<mk_bf16>(mk_narrow2(x,
 MK_INLINE float mk_fma(float x, float y, float z) { return __fmaf_rn(x, y, z); }
 MK_INLINE float mk_add(float x, float y) { return __fadd_rn(x, y); }
 MK_INLINE float mk_mul(float x, float y) { return __fmul_rn(x, y); }
+MK_INLINE float mk_div(float x, float y) { return __fdiv_rn(x, y); }
+MK_INLINE float mk_sqrt(float x) { return __fsqrt_rn(x); }
+MK_INLINE float mk_max(float x, float y) { return fmaxf(x, y); }  // of a NaN and y: y
 MK_INLINE float mk_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -75,12 +81,19 @@ MK_INLINE void mk_load_matrix4(uint32_t (&m)[4], const void* row) {
                : "r"(mk_shared_address(row))
                : "memory");
 }
+// An 8 x 8 matrix of bf16 transposed; lane i holds row i / 4, columns 2 (i % 4) and the next.
+MK_INLINE uint32_t mk_transpose(uint32_t pair) {
+  uint32_t turned;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));
+  return turned;
+}
 
 // Within a warp: all 32 lanes take part.
 
 MK_INLINE void mk_sync_warp() { __syncwarp(); }
 MK_INLINE float mk_shuffle(float x, int lane) { return __shfl_sync(~0u, x, lane); }
 MK_INLINE float mk_shuffle_xor(float x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
+MK_INLINE int32_t mk_shuffle_xor(int32_t x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
 MK_INLINE bool mk_warp_any(bool p) { return __any_sync(~0u, p); }
 MK_INLINE float mk_warp_sum(float x) {  // halves first: 16, 8, 4, 2, 1
   for (int mask = 16; mask; mask /= 2) x = __fadd_rn(x, mk_shuffle_xor(x, mask));
@@ -115,6 +128,13 @@ MK_INLINE int32_t mk_load_immutable(const int32_t* p) { return __ldg(p); }
 MK_INLINE int64_t mk_load_immutable(const int64_t* p) {
   return __ldg(reinterpret_cast<const long long*>(p));
 }
+MK_INLINE mk_word4 mk_load_immutable16(const void* p) {  // 16 bytes aligned
+  mk_word4 x;
+  asm("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"  // mk_load_immutable16
+      : "=r"(x.v[0]), "=r"(x.v[1]), "=r"(x.v[2]), "=r"(x.v[3])
+      : "l"(p));
+  return x;
+}
 MK_INLINE float mk_load_coherent(const float* p) {
   float x;
   asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(x) : "l"(p) : "memory");
@@ -133,6 +153,16 @@ MK_INLINE mk_float4 mk_load_coherent4(const float* p) {  // 16 bytes aligned
                : "memory");
   return x;
 }
+MK_INLINE mk_word4 mk_load_coherent16(const void* p) {  // 16 bytes aligned
+  mk_word4 x;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x.v[0]), "=r"(x.v[1]), "=r"(x.v[2]), "=r"(x.v[3])
+               : "l"(p)
+               : "memory");
+  return x;
+}
+// A hint that this byte's line will be read soon: it may go to the L2 cache. Promises nothing.
+MK_INLINE void mk_prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 template <class T>
 MK_INLINE void mk_store(T* p, T x) {
   *p = x;

@@ -20,6 +20,9 @@ typedef uint64_t mk_barrier;
 struct alignas(16) mk_float4 {
   float v[4];
 };
+struct alignas(16) mk_word4 {
+  uint32_t v[4];
+};
 
 // Who am I.
 
@@ -50,6 +53,9 @@ inline uint32_t mk_narrow2(float low, float high) {
 inline float mk_fma(float x, float y, float z) { return fmaf(x, y, z); }
 inline float mk_add(float x, float y) { return x + y; }
 inline float mk_mul(float x, float y) { return x * y; }
+inline float mk_div(float x, float y) { return x / y; }
+inline float mk_sqrt(float x) { return sqrtf(x); }
+inline float mk_max(float x, float y) { return fmaxf(x, y); }
 inline float mk_exp2(float x) {
   const float y = exp2f(x);
   return y < 1.17549435e-38f ? 0.0f : y;
@@ -103,14 +109,33 @@ inline void mk_load_matrix4(uint32_t (&m)[4], const void* row) {
   });
 }
 
+inline uint32_t mk_transpose(uint32_t pair) {
+  struct Given {
+    uint32_t pair, turned;
+  } given{pair, 0};
+  mk_host::meet("transpose", &given, [](void** all) {
+    for (int lane = 0; lane < 32; lane++) {  // column c of a row is in lane 4 row + c / 2
+      const int row = lane / 4, at = lane % 4 * 2;
+      uint32_t turned = 0;
+      for (int half = 0; half < 2; half++) {
+        const uint32_t pair = static_cast<Given*>(all[(at + half) * 4 + row / 2])->pair;
+        turned |= (pair >> row % 2 * 16 & 0xffff) << half * 16;
+      }
+      static_cast<Given*>(all[lane])->turned = turned;
+    }
+  });
+  return given.turned;
+}
+
 // Within a warp.
 
 inline void mk_sync_warp() {
   mk_host::meet("sync_warp", nullptr, [](void**) {});
 }
-inline float mk_exchange(const char* name, float x, int lane) {
+template <class T>
+T mk_exchange(const char* name, T x, int lane) {
   struct Given {
-    float x, got;
+    T x, got;
     int lane;
   } given{x, 0, lane};
   mk_host::meet(name, &given, [](void** all) {
@@ -123,6 +148,9 @@ inline float mk_exchange(const char* name, float x, int lane) {
 }
 inline float mk_shuffle(float x, int lane) { return mk_exchange("shuffle", x, lane); }
 inline float mk_shuffle_xor(float x, int mask) {
+  return mk_exchange("shuffle_xor", x, mk_lane() ^ mask);
+}
+inline int32_t mk_shuffle_xor(int32_t x, int mask) {
   return mk_exchange("shuffle_xor", x, mk_lane() ^ mask);
 }
 inline bool mk_warp_any(bool p) {
@@ -188,6 +216,17 @@ inline mk_float4 mk_load_coherent4(const float* p) {
   memcpy(&x, p, sizeof x);
   return x;
 }
+inline mk_word4 mk_load_immutable16(const void* p) {
+  if (reinterpret_cast<uintptr_t>(p) % 16) mk_host::fault("16 bytes are not 16 bytes aligned");
+  mk_word4 x;
+  memcpy(&x, p, sizeof x);
+  return x;
+}
+inline mk_word4 mk_load_coherent16(const void* p) {
+  mk_host::maybe_leave();
+  return mk_load_immutable16(p);
+}
+inline void mk_prefetch(const void*) {}
 template <class T>
 void mk_store(T* p, T x) {
   mk_host::maybe_leave();

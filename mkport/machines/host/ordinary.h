@@ -18,6 +18,21 @@ alignas(1024) inline char shared[232448];
 inline void __syncthreads() { mk_sync_block(); }
 inline void __syncwarp() { mk_sync_warp(); }
 inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fdiv_rn(float x, float y) { return x / y; }
+inline float __fsqrt_rn(float x) { return sqrtf(x); }
+inline float __shfl_xor_sync(unsigned, float x, int mask) { return mk_shuffle_xor(x, mask); }
+inline int __shfl_xor_sync(unsigned, int x, int mask) { return mk_shuffle_xor(x, mask); }
+inline float __shfl_sync(unsigned, float x, int lane) { return mk_shuffle(x, lane); }
+inline bool __syncthreads_or(bool p) { return mk_barrier_any(0, mk_host::world->threads, p); }
+inline float __uint_as_float(unsigned bits) { return mk_float(int(bits)); }
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
 inline unsigned __float_as_uint(float x) {
   unsigned bits;
   memcpy(&bits, &x, 4);
@@ -50,6 +65,9 @@ void wait_copies() {
     pending.erase(pending.begin());
   }
 }
+inline float exp2_fast(float x) { return mk_exp2(x); }
+inline unsigned narrow2(float low, float high) { return mk_narrow2(low, high); }
+inline unsigned transpose8(unsigned pair) { return mk_transpose(pair); }
 inline void load_matrix4(unsigned (&m)[4], const void* row) { mk_load_matrix4(m, row); }
 inline void multiply16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   mk_mma(d, a, b0, b1);
