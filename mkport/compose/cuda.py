@@ -6,7 +6,7 @@ NVRTC, stdint.h; with -DMK_HOST its device header gives way to the host build's.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from mkport.errors import UserError
 CUDA = Path(cuda.__file__).parent
 STORAGE = {"bf16": "mk_bf16", "f32": "float"}
 MAX_ROWS = 8
+SHARED = {"MkProduct": ("The product that ops share", "product.cuh")}
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ def compose_cuda(
             )
     if not 1 <= rows <= MAX_ROWS:
         raise UserError(f"A step of {rows} rows; the CUDA machine has 1 to {MAX_ROWS}.")
+    bodies = {op: _body(op) for op in ops if op.args}
     storage = f"typedef {STORAGE[weights]} mk_weight;\ntypedef {STORAGE[cache]} mk_kv;\n"
     sections = [
         ("Primitives", f"#ifndef MK_HOST\n{_copy('device.cuh')}#endif\n"),
@@ -59,7 +61,8 @@ def compose_cuda(
         ("The record and the ops' arguments", c_header(ops, resolved=True)),
         ("What a body sees", _copy("context.cuh")),
         ("The worker's state, and each role's part of a record", _copy("runtime.cuh")),
-        *((f"Op {op.name}: {op.doc}", _body(op)) for op in ops if op.args),
+        *_shared_parts(bodies.values()),
+        *((f"Op {op.name}: {op.doc}", body) for op, body in bodies.items()),
         ("Dispatch", _dispatch(ops)),
         ("The roles and the kernel", _copy("worker.cuh")),
     ]
@@ -77,6 +80,12 @@ def _copy(name: str) -> str:
     return (CUDA / name).read_text(encoding="utf-8")
 
 
+def _shared_parts(bodies: Iterable[str]) -> list[tuple[str, str]]:
+    """The sections that bodies share: a file in which a struct is that one of them names."""
+    text = "".join(bodies)
+    return [(title, _copy(file)) for name, (title, file) in SHARED.items() if name in text]
+
+
 def _body(op: Op) -> str:
     task = op.folder / "task.cuh"
     if not task.is_file():
@@ -88,7 +97,10 @@ def _body(op: Op) -> str:
 
 
 def _dispatch(ops: Sequence[Op]) -> str:
-    """One switch a role over the opcodes; an op without arguments (a join) has no body."""
+    """One switch a role over the opcodes; an op without arguments (a join) has no body.
+
+    Bodies are called `struct NAME`: the C library has a function `select`.
+    """
     roles = {
         "load": ("MkRole& role, const MkBox& box, MkLoad& load", "mk_load_record<{}>(box, load)"),
         "early": ("const MkBox& box, const MkStage& stage", "mk_early_record<{}>(box, stage)"),
@@ -109,7 +121,7 @@ def _dispatch(ops: Sequence[Op]) -> str:
             lines.append(f"    case MK_OP_{op.name.upper()}:")
             if role == "load":  # where addresses are data, the record's waits come first
                 lines.append(f"      if ({op.name}::late) mk_wait_late(role, box);")
-            lines.append(f"      {call.format(f'{op.name}, {struct_name(op)}')};")
+            lines.append(f"      {call.format(f'struct {op.name}, {struct_name(op)}')};")
             lines.append("      break;")
         parts.append("\n".join([*lines, "  }", "}"]) + "\n")
     return "\n".join(parts)

@@ -31,7 +31,9 @@ CONSTANTS = {
     "MAX_SLOTS": 8,
     "BOXES": 16,  # records on their way through the roles
     "AHEAD": 4,  # records that are published before they are loaded
-    "FIXED_BYTES": 21504,  # barriers, boxes and join slots, before the stage buffers
+    "NOTES": 20,  # of a record, between its roles
+    "TAGS": 8,  # of a tile
+    "FIXED_BYTES": 22784,  # barriers, boxes and join slots, before the stage buffers
     "COUNTER_STRIDE": COUNTER_STRIDE,
     "ROLES": len(ROLES),
 }

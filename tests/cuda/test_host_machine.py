@@ -277,8 +277,8 @@ FAULTS = {
         "named barrier 1 is met by",
     ),
     "a lane that leaves its warp": (
-        "mk_float4 y = partial(s, 0);",
-        "if (mk_lane() == 7) mk_sync_warp(); mk_float4 y = partial(s, 0);",
+        "mk_float4 y = P::join(s);",
+        "if (mk_lane() == 7) mk_sync_warp(); mk_float4 y = P::join(s);",
         None,
     ),
 }

@@ -1,7 +1,9 @@
 // What a body sees. A body is a struct named as its op, derived from MkBody, with up to four
 // static functions, one a role; an absent one does nothing. It never waits on or signals a counter
-// and asks for no block index.
+// and asks for no block index. A tile may be walked in several parts, each handed over by itself:
+// load, compute and store are then given tile * parts + part.
 //
+//   begin(a, ring)          once a record, before its loads (one warp)
 //   load(a, tile, ring)     streams the tile's immutable bytes through the ring (one warp)
 //   early(a, run, s)        reads what is immutable, before the record's waits (stagers)
 //   stage(a, run, s)        puts a record's inputs into the stage buffer (MK_STAGERS threads)
@@ -20,7 +22,7 @@ enum {
 struct MkBox {
   int32_t words[MK_RECORD_WORDS];
   int64_t addresses[MK_RECORD_WORDS - MK_ARGS];  // 0 for an absent tensor
-  int32_t notes[4];  // from `early` and `stage` to the record's other roles
+  int32_t notes[MK_NOTES];  // from `early` and `stage` to the record's other roles
 };
 
 // The tiles of a record.
@@ -78,6 +80,7 @@ struct MkRing {
 struct MkLoad {
   MkRing ring;
   uint64_t policy;
+  int32_t notes[2];  // of each lane, from `begin` to `load`
 
   // The next slot, free and expecting `bytes` in all.
   MK_DEVICE char* claim(int bytes) {
@@ -108,7 +111,7 @@ struct MkLoad {
 struct MkStage {
   char* buffer;    // MkLaunch.stage_bytes, 16 bytes aligned
   int thread;      // of MK_STAGERS
-  int32_t* notes;  // [4] for compute and store to read
+  int32_t* notes;  // [MK_NOTES] for compute and store to read
 
   MK_DEVICE void sync() const { mk_named_barrier(MK_STAGE_BARRIER, MK_STAGERS); }
 
@@ -116,6 +119,12 @@ struct MkStage {
   // in this step. Many loads are under way before the first is used: each takes most of 1 us.
   template <class T>
   MK_DEVICE void copy(T* to, int to_pitch, const float* from, int n, int rows) const {
+    gather(to, to_pitch, from, n, rows, [](int row) { return row; });
+  }
+  // The same with rows from here and there: `place(row)` is each one's row in `from`.
+  template <class T, class Place>
+  MK_DEVICE void gather(T* to, int to_pitch, const float* from, int n, int rows,
+                        Place place) const {
     enum { FLIGHT = 16 };
     const int across = n / 4;
     int row = thread / across, at = thread % across;
@@ -124,7 +133,8 @@ struct MkStage {
       int next_row = row, next_at = at;
 #pragma unroll
       for (int i = 0; i < FLIGHT; i++) {
-        if (next_row < rows) x[i] = mk_load_coherent4(from + int64_t(next_row) * n + 4 * next_at);
+        if (next_row < rows) 
+          x[i] = mk_load_coherent4(from + int64_t(place(next_row)) * n + 4 * next_at);
         advance(next_row, next_at, across);
       }
 #pragma unroll
@@ -153,6 +163,7 @@ struct MkCompute {
   float* partial;      // this warp's MK_PARTIAL floats of the tile's join slot
   char* arena;         // the stage buffer, for a body that has no `stage`
   const int32_t* notes;
+  int32_t* tags;       // [MK_TAGS] of the tile, for `store` to read
 
   MK_DEVICE void sync() const { mk_named_barrier(MK_COMPUTE_BARRIER, MK_COMPUTERS); }
   // The sum of x over the compute threads, for all of them: each warp's by halves, then the warps
@@ -182,11 +193,15 @@ struct MkCompute {
 struct MkStore {
   const float* partials;  // [MK_COMPUTE_WARPS][MK_PARTIAL], 16 bytes aligned
   const int32_t* notes;
+  const int32_t* tags;    // [MK_TAGS]
 };
 
 struct MkBody {
   // True when the addresses of `load` are data: it then runs after the record's waits.
   static constexpr bool late = false;
+  static constexpr int parts = 1;
+  template <class A>
+  MK_DEVICE static void begin(const A&, MkLoad&) {}
   template <class A>
   MK_DEVICE static void load(const A&, int, MkLoad&) {}
   template <class A>

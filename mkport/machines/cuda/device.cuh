@@ -16,6 +16,9 @@ typedef unsigned long long uint64_t;
 
 typedef uint16_t mk_bf16;     // the upper half of a float
 typedef uint64_t mk_barrier;  // an mbarrier in shared memory
+struct alignas(8) mk_float2 {
+  float v[2];
+};
 struct alignas(16) mk_float4 {
   float v[4];
 };
@@ -92,6 +95,7 @@ MK_INLINE uint32_t mk_transpose(uint32_t pair) {
 
 MK_INLINE void mk_sync_warp() { __syncwarp(); }
 MK_INLINE float mk_shuffle(float x, int lane) { return __shfl_sync(~0u, x, lane); }
+MK_INLINE int32_t mk_shuffle(int32_t x, int lane) { return __shfl_sync(~0u, x, lane); }
 MK_INLINE float mk_shuffle_xor(float x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
 MK_INLINE int32_t mk_shuffle_xor(int32_t x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
 MK_INLINE bool mk_warp_any(bool p) { return __any_sync(~0u, p); }
@@ -125,6 +129,7 @@ MK_INLINE bool mk_barrier_any(int id, int threads, bool p) {  // meets, and ors 
 // written it in this launch, so the read goes to the L2 cache.
 
 MK_INLINE int32_t mk_load_immutable(const int32_t* p) { return __ldg(p); }
+MK_INLINE float mk_load_immutable(const float* p) { return __ldg(p); }
 MK_INLINE int64_t mk_load_immutable(const int64_t* p) {
   return __ldg(reinterpret_cast<const long long*>(p));
 }

@@ -30,6 +30,7 @@ struct MkShared {
   mk_barrier staged[2], stage_free[2];
   mk_barrier joined[MK_JOIN_SLOTS], join_free[MK_JOIN_SLOTS];
   MkBox boxes[MK_BOXES];
+  int32_t tags[MK_JOIN_SLOTS][MK_TAGS];
   alignas(16) float partials[MK_JOIN_SLOTS][MK_COMPUTE_WARPS][MK_PARTIAL];
 
   MK_DEVICE void init(int slots) {
@@ -59,7 +60,7 @@ struct MkRole {
   MkShared& shared;
   MkGuard guard;
   int first, count;  // the worker's records
-  int tile = 0;      // handovers so far; every role counts them alike
+  int tile = 0;      // handovers so far (of tiles, parts, empty records); all roles count alike
 
   MK_DEVICE MkRole(const MkLaunch& l, int role)
       : launch(l), shared(*reinterpret_cast<MkShared*>(mk_shared())) {
@@ -105,13 +106,19 @@ MK_DEVICE inline void mk_wait_late(MkRole& role, const MkBox& box) {
 
 // Each role's part of one record of op Body, called by the generated dispatch.
 
+template <class Body>
+MK_DEVICE inline int mk_part(const MkRun& run, int i) {
+  return run.tile(i / Body::parts) * Body::parts + i % Body::parts;
+}
+
 template <class Body, class Args>
 MK_DEVICE inline void mk_load_record(const MkBox& box, MkLoad& load) {
   const Args a = Args::load(box.words, box.addresses);
   const MkRun run = mk_run(box);
-  for (int i = 0; i < run.count; i++) {
+  Body::begin(a, load);
+  for (int i = 0; i < run.count * Body::parts; i++) {
     if (load.ring.guard->dead) break;
-    Body::load(a, run.tile(i), load);
+    Body::load(a, mk_part<Body>(run, i), load);
   }
 }
 
@@ -129,12 +136,13 @@ template <class Body, class Args>
 MK_DEVICE inline void mk_compute_record(const MkBox& box, MkRole& role, MkCompute& compute) {
   const Args a = Args::load(box.words, box.addresses);
   const MkRun run = mk_run(box);
-  for (int i = 0; i < run.count; i++) {
+  for (int i = 0; i < run.count * Body::parts; i++) {
     const int slot = role.tile % MK_JOIN_SLOTS;
     role.guard.wait(role.shared.join_free + slot, (role.tile / MK_JOIN_SLOTS & 1) ^ 1,
                     MK_WAIT_FREE_JOIN, slot);
     compute.partial = role.shared.partials[slot][mk_warp()];
-    Body::compute(a, run.tile(i), compute);
+    compute.tags = role.shared.tags[slot];
+    Body::compute(a, mk_part<Body>(run, i), compute);
     mk_sync_warp();  // all lanes have written theirs
     if (mk_lane() == 0) mk_barrier_arrive(role.shared.joined + slot);
     role.tile++;
@@ -145,12 +153,12 @@ template <class Body, class Args>
 MK_DEVICE inline void mk_store_record(const MkBox& box, MkRole& role) {
   const Args a = Args::load(box.words, box.addresses);
   const MkRun run = mk_run(box);
-  for (int i = 0; i < run.count; i++) {
+  for (int i = 0; i < run.count * Body::parts; i++) {
     const int slot = role.tile % MK_JOIN_SLOTS;
     role.guard.wait(role.shared.joined + slot, role.tile / MK_JOIN_SLOTS & 1, MK_WAIT_JOINED, slot);
-    const MkStore store = {role.shared.partials[slot][0], box.notes};
+    const MkStore store = {role.shared.partials[slot][0], box.notes, role.shared.tags[slot]};
     role.guard.dead = mk_warp_any(role.guard.dead);  // the lanes stay together
-    if (!role.guard.dead) Body::store(a, run.tile(i), store);
+    if (!role.guard.dead) Body::store(a, mk_part<Body>(run, i), store);
     mk_sync_warp();
     if (mk_lane() == 0) mk_barrier_arrive(role.shared.join_free + slot);
     role.tile++;

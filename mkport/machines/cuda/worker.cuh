@@ -28,7 +28,7 @@ MK_DEVICE inline void mk_publish(MkRole& role, int r, const MkFetch& f) {
 }
 
 MK_DEVICE inline void mk_loader(MkRole& role) {
-  MkLoad load = {role.ring(), mk_ring_policy()};
+  MkLoad load = {role.ring(), mk_ring_policy(), {0, 0}};
   MkFetch next = mk_fetch(role, 0);
   int published = 0;
   for (int r = 0; r < role.count; r++) {
@@ -65,7 +65,7 @@ MK_DEVICE inline void mk_stager(MkRole& role) {
 }
 
 MK_DEVICE inline void mk_computer(MkRole& role) {
-  MkCompute compute = {role.ring(), nullptr, nullptr, nullptr, nullptr};
+  MkCompute compute = {role.ring(), nullptr, nullptr, nullptr, nullptr, nullptr};
   for (int r = 0; r < role.count; r++) {
     const MkBox& box = role.open(r);
     role.guard.wait(role.shared.staged + (r & 1), r / 2 & 1, MK_WAIT_STAGED, r & 1);

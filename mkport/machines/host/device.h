@@ -17,6 +17,9 @@
 
 typedef uint16_t mk_bf16;
 typedef uint64_t mk_barrier;
+struct alignas(8) mk_float2 {
+  float v[2];
+};
 struct alignas(16) mk_float4 {
   float v[4];
 };
@@ -147,6 +150,7 @@ T mk_exchange(const char* name, T x, int lane) {
   return given.got;
 }
 inline float mk_shuffle(float x, int lane) { return mk_exchange("shuffle", x, lane); }
+inline int32_t mk_shuffle(int32_t x, int lane) { return mk_exchange("shuffle", x, lane); }
 inline float mk_shuffle_xor(float x, int mask) {
   return mk_exchange("shuffle_xor", x, mk_lane() ^ mask);
 }
