@@ -47,3 +47,9 @@ def call_standalone(kernel, a):
     """Runs the standalone kernel on a case's arrays."""
     rows = int(a.count[0])
     kernel(a.x[:rows], a.y[:rows])
+
+
+def call_standalone_cuda(launch, a):
+    """Launches the standalone CUDA kernel on a case's arrays."""
+    if rows := int(a.count[0]):
+        launch("argmax", rows, 256, 256 * 8, a.x, a.y, a.n)

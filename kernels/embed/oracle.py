@@ -34,3 +34,10 @@ def call_standalone(kernel, a):
     """Runs the standalone kernel on a case's arrays."""
     rows = int(a.count[0])
     kernel(a.tokens[:rows], a.table, a.y[:rows])
+
+
+def call_standalone_cuda(launch, a):
+    """Launches the standalone CUDA kernel on a case's arrays."""
+    kernel = "embed_f32" if a.table.dtype == np.float32 else "embed_bf16"
+    if rows := int(a.count[0]):
+        launch(kernel, rows, 256, 0, a.tokens, a.table, a.y, a.k)

@@ -27,9 +27,12 @@ OP = Op(
     ),
     tiles=lambda a: a.y.shape[0],
     access=access,
+    shared=lambda a: 4 * a.k * (8 if a.groups > 1 else 1),  # a row, or a group for each warp
     order=(
-        "squares summed like a gemm's products (16 lanes, 4 chains); the mean by one division; "
-        "1 / sqrt in float32; y = (x * r) * w"
+        "CPU: squares summed like a gemm's products (16 lanes, 4 chains). GPU: vectors of 4 "
+        "columns to the threads in turn (256, or a warp's 32 where there are several groups), "
+        "fused multiply-adds in each; lanes joined in halves, then a single group's warps in "
+        "order. Both: the mean by one division; 1 / sqrt in float32; y = (x * r) * w"
     ),
     folder=Path(__file__).parent,
 )

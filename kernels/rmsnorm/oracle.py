@@ -38,3 +38,12 @@ def call_standalone(kernel, a):
     """Runs the standalone kernel on a case's arrays, each group as a row of its own."""
     rows = int(a.count[0])
     kernel(a.x[:rows].reshape(-1, a.k), a.w, a.y[:rows].reshape(-1, a.k), a.eps)
+
+
+def call_standalone_cuda(launch, a):
+    """Launches the standalone CUDA kernel on a case's arrays, each group as a row of its own."""
+    rows = int(a.count[0]) * a.groups
+    if a.groups == 1 and rows:
+        launch("rmsnorm", rows, 256, 32, a.x, a.w, a.y, a.k, a.eps)
+    elif rows:
+        launch("rmsnorm_warps", -(-rows // 8), 256, 0, a.x, a.w, a.y, rows, a.k, a.eps)

@@ -123,3 +123,14 @@ def call_standalone(kernel, a):
         getattr(a, "pages", None),
         getattr(a, "page_table", None),
     )
+
+
+def call_standalone_cuda(launch, a):
+    """Launches the standalone CUDA kernel on a case's arrays."""
+    rope, table, y, pages = (
+        getattr(a, name, None) for name in ("rope", "page_table", "y", "pages")
+    )
+    kernel = "rope_f32" if pages is not None and pages.dtype == np.float32 else "rope_bf16"
+    sizes = (a.heads, a.head_dim, a.page, a.pages_per_sequence, a.half_split)
+    if rows := int(a.count[0]):
+        launch(kernel, rows, 256, 0, a.x, a.rows, rope, table, y, pages, *sizes)

@@ -35,3 +35,9 @@ def call_standalone(kernel, a):
     """Runs the standalone kernel on a case's arrays."""
     rows = int(a.count[0])
     kernel(a.index[:rows], a.x, a.y[:rows])
+
+
+def call_standalone_cuda(launch, a):
+    """Launches the standalone CUDA kernel on a case's arrays."""
+    if rows := int(a.count[0]):
+        launch("select_rows", rows, 256, 0, a.index, a.x, a.y, a.k)

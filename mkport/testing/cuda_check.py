@@ -26,8 +26,8 @@ def check_cuda(
 ) -> list[Verdict]:
     """One verdict a shape; arguments and errors as for `check_op`.
 
-    With bfloat16 weights the tensor cores take bfloat16 activations too, so the law compares with
-    PyTorch in bfloat16. In the host build `seed` also chooses the order that workers are stepped
+    Where weights or cache are bfloat16 the tensor cores take bfloat16 activations too, so the law
+    compares with PyTorch in bfloat16. In the host build `seed` also chooses the order that workers are stepped
     in.
     """
     if form == "step":
@@ -43,7 +43,8 @@ def check_cuda(
         if form != "standalone":  # the ported form is one worker with every tile
             count = 1 if form == "ported" else workers
             got = run_solo(op, case, program, machine, count, seed)
-        arithmetic = "bfloat16" if dtype == "bf16" else "float32"
+        rounded = any(array.dtype == np.uint16 for array in case.arrays.values())
+        arithmetic = "bfloat16" if rounded else "float32"
         verdicts.append(
             judge(op, form, name, dtype, case, got, standalone, started, machine, arithmetic)
         )
