@@ -7,6 +7,7 @@ import numpy as np
 from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, tensor, write
 
 TILE_ROWS = 16  # weight rows, that is output columns, of a tile
+DOT_ARENA = 4 * 16 * (4 * TILE_ROWS + 8 * 4 * 4)  # dot_rows: lanes of 4 tokens, chains of 8 rows
 
 
 def tiles(a):
@@ -42,7 +43,7 @@ OP = Op(
     ),
     tiles=tiles,
     access=access,
-    arena=lambda a: 2 * 4 * TILE_ROWS * 16 * 4,  # dot_tile's partial lanes
+    arena=lambda a: DOT_ARENA,
     shared=lambda a: 8 * (a.k * DTYPE_BYTES[a.w.dtype] + 16),  # 8 tokens, padded
     rows=lambda a: a.y.shape[0],
     order=(

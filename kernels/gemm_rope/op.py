@@ -6,6 +6,7 @@ A tile is 16 outputs of one head, so chosen that both halves of every rotated pa
 from pathlib import Path
 
 from mkport.declare import Op, immutable, integer, read, tensor, write
+from mkport.kernels.gemm.op import DOT_ARENA
 
 TILE_ROWS = 16  # weight rows of a tile: 8 rotated pairs
 PAST, NOW = 0, 1  # the logical cache is [row, past or now, head]
@@ -68,7 +69,7 @@ OP = Op(
     ),
     tiles=tiles,
     access=access,
-    arena=lambda a: 2 * 4 * TILE_ROWS * 16 * 4 + 64,  # dot_tile's partial lanes, one output vector
+    arena=lambda a: DOT_ARENA + 512 + 64,  # the product, moved by 8 rows; one output vector
     order=(
         "the product as in gemm; rotated pair (p, q) by c, s: p' = fma(p, c, -(q * s)), "
         "q' = fma(q, c, p * s); the cache's storage type rounds last"

@@ -54,7 +54,7 @@ def gemm_rope(a, tile, arena):
     second = first + (a.head_dim // 2 if a.half_split else 8)
     w1, w2 = (head * a.head_dim + first) * a.k, (head * a.head_dim + second) * a.k
     tokens = get_i32(a.count, 0)
-    out = arena + 8192  # one vector behind dot_tile's share
+    out = arena + 12800  # one vector behind dot_tile's shares
     for t0 in range(0, tokens, 4):  # four tokens share each weight that is loaded
         group = min(4, tokens - t0)
         dot_tile(a.w, w1, 8, a.x, t0 * a.k, group, a.k, arena)

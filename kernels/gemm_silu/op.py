@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from mkport.declare import Op, immutable, integer, read, tensor, write
+from mkport.kernels.gemm.op import DOT_ARENA
 
 TILE_ROWS = 16  # weight rows of gate and of up in a tile
 
@@ -39,7 +40,7 @@ OP = Op(
     ),
     tiles=tiles,
     access=access,
-    arena=lambda a: 2 * (2 * 4 * TILE_ROWS * 16 * 4),  # dot_tile's partial lanes, twice
+    arena=lambda a: 2 * DOT_ARENA,  # both products
     order="both products as in gemm; y = (gate / (1 + exp(-gate))) * up",
     folder=Path(__file__).parent,
 )

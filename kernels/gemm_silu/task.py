@@ -21,7 +21,7 @@ def gemm_silu(a, tile, arena):
     n0 = tile * 16
     rows = min(16, a.n - n0)
     tokens = get_i32(a.count, 0)
-    ups = arena + 8192  # behind dot_tile's share for the gates
+    ups = arena + 12288  # behind dot_tile's share for the gates
     for t0 in range(0, tokens, 4):  # four tokens share each weight that is loaded
         group = min(4, tokens - t0)
         dot_tile(a.w_gate, n0 * a.k, rows, a.x, t0 * a.k, group, a.k, arena)

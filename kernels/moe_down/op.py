@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from mkport.declare import Op, immutable, integer, read, tensor, write
+from mkport.kernels.gemm.op import DOT_ARENA
 
 TILE_ROWS = 16  # weight rows, that is output columns, of a tile
 
@@ -50,7 +51,7 @@ OP = Op(
     ),
     tiles=tiles,
     access=access,
-    arena=lambda a: 2 * 4 * TILE_ROWS * 16 * 4,  # dot_rows' partial lanes
+    arena=lambda a: DOT_ARENA,
     order="the product as in gemm",
     folder=Path(__file__).parent,
 )

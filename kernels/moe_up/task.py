@@ -25,7 +25,7 @@ def moe_up(a, tile, arena):
     rows = min(16, a.n - n0)
     gate_at = (expert * (a.n + a.up_row) + n0) * a.k
     up_at = gate_at + a.up_row * a.k
-    ups = arena + 8192  # behind dot_rows' share for the gates
+    ups = arena + 12288  # behind dot_rows' share for the gates
     end = get_i32(a.slots, 2 * slot + 3)
     for p in range(get_i32(a.slots, 2 * slot + 1), end, 4):  # four share each weight loaded
         group = min(4, end - p)

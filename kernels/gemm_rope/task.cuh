@@ -1,0 +1,85 @@
+// The gemm_rope body: 8 rotated pairs of one head for up to MK_ROWS tokens. The product's 16 rows
+// are two runs of 8: half-split pairs have one row in each run, interleaved ones are neighbours.
+// Order: MkProduct's; the rotated pair (p, q) by c, s is fma(p, c, -(q s)), fma(q, c, p s).
+struct gemm_rope : MkBody {
+  typedef MkProduct P;
+
+  // Where the tile's two runs begin, as columns of its head.
+  struct Runs {
+    int head, part, first, second;
+  };
+  MK_DEVICE static Runs runs(const GemmRopeArgs& a, int tile) {
+    const int per_head = a.head_dim / P::ROWS, part = tile % per_head;
+    if (a.half_split)
+      return {tile / per_head, part, part * P::HALF, a.head_dim / 2 + part * P::HALF};
+    return {tile / per_head, part, part * P::ROWS, part * P::ROWS + P::HALF};
+  }
+
+  MK_DEVICE static void load(const GemmRopeArgs& a, int tile, MkLoad& ring) {
+    const Runs r = runs(a, tile);
+    const mk_weight* head = a.w + int64_t(r.head) * a.head_dim * a.k;
+    P::load(ring, head + int64_t(r.first) * a.k, head + int64_t(r.second) * a.k, P::HALF, a.k);
+  }
+
+  // notes: [tokens, then each one's position and physical page]
+  MK_DEVICE static void early(const GemmRopeArgs& a, const MkRun&, const MkStage& s) {
+    const int tokens = mk_load_immutable(a.count), t = s.thread;
+    if (t == 0) s.notes[0] = tokens;
+    if (t >= tokens) return;
+    const int sequence = mk_load_immutable(a.rows + 2 * t);
+    const int position = mk_load_immutable(a.rows + 2 * t + 1);
+    s.notes[1 + 2 * t] = position;
+    if (!a.y)
+      s.notes[2 + 2 * t] =
+          mk_load_immutable(a.page_table + sequence * a.pages_per_sequence + position / a.page);
+  }
+
+  MK_DEVICE static void stage(const GemmRopeArgs& a, const MkRun&, const MkStage& s) {
+    P::stage(s, a.x, a.k, s.notes[0]);
+  }
+
+  MK_DEVICE static void compute(const GemmRopeArgs& a, int, MkCompute& c) {
+    P::compute(c, c.staged, a.k);
+  }
+
+  // a lane has one pair of two tokens
+  MK_DEVICE static void store(const GemmRopeArgs& a, int tile, const MkStore& s) {
+    const Runs r = runs(a, tile);
+    const int pair = mk_lane() / 4, first = mk_lane() % 4 * 2;
+    const int tokens = P::least(s.notes[0] - first, 2);
+    const int p_row = a.half_split ? pair : 2 * pair, q_row = a.half_split ? 8 + pair : p_row + 1;
+    float cosine[2] = {1.0f, 1.0f}, sine[2];
+    for (int i = 0; i < 2; i++) {  // all under way before the first is used
+      if (!a.rope || i >= tokens) continue;
+      const float* angle =
+          a.rope + int64_t(s.notes[1 + 2 * (first + i)]) * a.head_dim + r.part * P::HALF + pair;
+      cosine[i] = mk_load_immutable(angle);
+      sine[i] = mk_load_immutable(angle + a.head_dim / 2);
+    }
+    const mk_float2 ps = P::join(s, p_row), qs = P::join(s, q_row);
+    const int p_column = p_row < P::HALF ? r.first + p_row : r.second + p_row - P::HALF;
+    const int q_column = q_row < P::HALF ? r.first + q_row : r.second + q_row - P::HALF;
+    for (int i = 0; i < 2; i++) {
+      if (i >= tokens) break;
+      float p = ps.v[i], q = qs.v[i];
+      if (a.rope) {
+        p = mk_fma(ps.v[i], cosine[i], -mk_mul(qs.v[i], sine[i]));
+        q = mk_fma(qs.v[i], cosine[i], mk_mul(ps.v[i], sine[i]));
+      }
+      const int token = first + i;
+      if (a.y) {
+        float* y = a.y + (int64_t(token) * a.heads + r.head) * a.head_dim;
+        mk_store(y + p_column, p);
+        mk_store(y + q_column, q);
+      } else {
+        const int position = s.notes[1 + 2 * token], page = s.notes[2 + 2 * token];
+        mk_kv* kept = a.pages + ((int64_t(page) * a.heads + r.head) * a.page + position % a.page) *
+                                    a.head_dim;
+        keep(kept + p_column, p);
+        keep(kept + q_column, q);
+      }
+    }
+  }
+  MK_DEVICE static void keep(float* to, float x) { mk_store(to, x); }
+  MK_DEVICE static void keep(mk_bf16* to, float x) { mk_store(to, mk_narrow(x)); }
+};
