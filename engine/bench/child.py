@@ -15,7 +15,12 @@ def main() -> None:
     gguf = Path(setup["gguf"]) if setup["gguf"] else None
     try:
         contestant = make(
-            setup["name"], Path(setup["directory"]), setup["threads"], setup["context"], gguf
+            setup["name"],
+            Path(setup["directory"]),
+            setup["threads"],
+            setup["context"],
+            setup["batch"],
+            gguf,
         )
     except UserError as error:
         print(json.dumps({"error": str(error)}), flush=True)
@@ -24,10 +29,12 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if request["what"] == "decode":
-            ids, seconds = contestant.decode(request["prompt"], request["tokens"])
+            ids, seconds = contestant.decode(request["prompts"], request["tokens"])
             answer: dict[str, object] = {"ids": ids, "seconds": seconds}
+        elif request["what"] == "logits":
+            answer = {"logits": contestant.logits(request["prompt"])}
         elif request["what"] == "host_share":
-            share = contestant.host_share(request["prompt"], request["tokens"])  # type: ignore[attr-defined]
+            share = contestant.host_share(request["prompts"], request["tokens"])  # type: ignore[attr-defined]
             answer = {"host_share": share}
         else:  # ru_maxrss is in KiB on Linux
             answer = {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}

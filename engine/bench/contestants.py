@@ -4,6 +4,7 @@ A contestant runs in a process of its own (`child.py`), so that nobody else's th
 are in its way. Imports are inside: a contestant needs only its own packages.
 """
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,52 +13,64 @@ from typing import Any, Protocol
 import mkport
 from mkport.errors import UserError
 
+Prompts = list[list[int]]
+
 
 class Contestant(Protocol):
-    """Decodes greedily, always from the same prompt."""
+    """Decodes greedily from prompts of one length, side by side."""
 
     versions: dict[str, str]
 
-    def decode(self, prompt: list[int], tokens: int) -> tuple[list[int], float]:
-        """The ids of `tokens` decode steps after the prompt, and the seconds that they took."""
+    def decode(self, prompts: Prompts, tokens: int) -> tuple[list[list[int]], float]:
+        """Each prompt's ids of `tokens` decode steps, and the seconds that the steps took."""
+        ...
+
+    def logits(self, prompt: list[int]) -> list[float]:
+        """The logits after a prompt."""
         ...
 
 
 class Mkport:
     """The CPU machine."""
 
-    def __init__(self, directory: Path, threads: int, context: int) -> None:
+    def __init__(self, directory: Path, threads: int, context: int, batch: int) -> None:
         from importlib.metadata import version
 
         from mkport.engine.decoder import Decoder
         from mkport.engine.load import load
 
-        self.decoder = Decoder(load(str(directory)), context=context, workers=threads)
+        self.decoder = Decoder(load(str(directory)), batch=batch, context=context, workers=threads)
         self.versions = {"mkport": mkport.__version__}
         self.versions |= {name: version(name) for name in ("numba", "numpy")}
 
-    def decode(self, prompt: list[int], tokens: int) -> tuple[list[int], float]:
-        token, _ = self.decoder.prefill(0, prompt)
-        ids: list[int] = []
+    def decode(self, prompts: Prompts, tokens: int) -> tuple[list[list[int]], float]:
+        steps = [[self.decoder.prefill(s, ids)[0] for s, ids in enumerate(prompts)]]
         started = time.perf_counter()
-        for position in range(len(prompt), len(prompt) + tokens):
-            choice, _ = self.decoder.step([(0, position, token)], [0])
-            token = int(choice[0])
-            ids.append(token)
-        return ids, time.perf_counter() - started
+        for position in range(len(prompts[0]), len(prompts[0]) + tokens):
+            steps.append(self._step(position, steps[-1]))
+        seconds = time.perf_counter() - started
+        return [list(ids) for ids in zip(*steps[1:], strict=True)], seconds
 
-    def host_share(self, prompt: list[int], tokens: int) -> float:
+    def logits(self, prompt: list[int]) -> list[float]:
+        values: list[float] = self.decoder.prefill(0, prompt)[1].tolist()
+        return values
+
+    def host_share(self, prompts: Prompts, tokens: int) -> float:
         """The share of a decode step's time during which no worker was inside its list."""
-        token, _ = self.decoder.prefill(0, prompt)
+        last = [self.decoder.prefill(s, ids)[0] for s, ids in enumerate(prompts)]
         inside = 0.0
         started = time.perf_counter()
-        for position in range(len(prompt), len(prompt) + tokens):
-            choice, _ = self.decoder.step([(0, position, token)], [0], trace=True)
-            token = int(choice[0])
+        for position in range(len(prompts[0]), len(prompts[0]) + tokens):
+            last = self._step(position, last, trace=True)
             times = self.decoder.machine.times
-            first, last = min(t[0, 0] for t in times), max(t[-1, 2] for t in times)
-            inside += float(last - first) / 1e9
+            begin, end = min(t[0, 0] for t in times), max(t[-1, 2] for t in times)
+            inside += float(end - begin) / 1e9
         return 1 - inside / (time.perf_counter() - started)
+
+    def _step(self, position: int, last: list[int], trace: bool = False) -> list[int]:
+        rows = [(sequence, position, token) for sequence, token in enumerate(last)]
+        choices, _ = self.decoder.step(rows, range(len(rows)), trace)
+        return [int(choice) for choice in choices]
 
 
 class Transformers:
@@ -69,8 +82,10 @@ class Transformers:
 
         torch.set_num_threads(threads)
         self.torch = torch
+        # experts in one grouped product is the fastest of transformers' ways on a CPU
+        experts = {"experts_implementation": "grouped_mm"} if _has_experts(directory) else {}
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
-            directory, dtype=torch.bfloat16, local_files_only=True
+            directory, dtype=torch.bfloat16, local_files_only=True, **experts
         ).eval()
         self.cache: Callable[[], Any] = transformers.DynamicCache
         self.step: Callable[..., Any] = self.model
@@ -80,23 +95,28 @@ class Transformers:
             self.step = torch.compile(self.model, mode="reduce-overhead", dynamic=False)
         self.versions = {"torch": torch.__version__, "transformers": transformers.__version__}
 
-    def decode(self, prompt: list[int], tokens: int) -> tuple[list[int], float]:
+    def decode(self, prompts: Prompts, tokens: int) -> tuple[list[list[int]], float]:
         torch = self.torch
         cache = self.cache()
         with torch.inference_mode():
-            out = self.model(torch.tensor([prompt]), past_key_values=cache, use_cache=True)
+            out = self.model(torch.tensor(prompts), past_key_values=cache, use_cache=True)
             token = out.logits[:, -1:].argmax(-1)
-            ids: list[int] = []
+            steps = []
             started = time.perf_counter()
-            for position in range(len(prompt), len(prompt) + tokens):
+            for position in range(len(prompts[0]), len(prompts[0]) + tokens):
                 where = torch.tensor([position])
                 out = self.step(
                     token, past_key_values=cache, use_cache=True, cache_position=where,
                     position_ids=where[None],
                 )  # fmt: skip
                 token = out.logits[:, -1:].argmax(-1)
-                ids.append(int(token))
-            return ids, time.perf_counter() - started
+                steps.append(token[:, 0].tolist())
+            return [list(ids) for ids in zip(*steps, strict=True)], time.perf_counter() - started
+
+    def logits(self, prompt: list[int]) -> list[float]:
+        with self.torch.inference_mode():
+            values: list[float] = self.model(self.torch.tensor([prompt])).logits[0, -1].tolist()
+        return values
 
 
 class LlamaCpp:
@@ -110,31 +130,46 @@ class LlamaCpp:
         )
         self.versions = {"llama-cpp-python": llama_cpp.__version__}
 
-    def decode(self, prompt: list[int], tokens: int) -> tuple[list[int], float]:
+    def decode(self, prompts: Prompts, tokens: int) -> tuple[list[list[int]], float]:
         import numpy as np
 
-        self.llama.reset()
-        self.llama.eval(prompt)
-
-        def choose() -> int:
-            row = self.llama._ctx.get_logits_ith(-1)
-            return int(np.argmax(np.ctypeslib.as_array(row, (self.llama.n_vocab(),))))
-
-        token = choose()
+        (prompt,) = prompts  # one sequence: the package has no call for more
+        self.logits(prompt)
+        token = int(np.argmax(self._row()))
         ids: list[int] = []
         started = time.perf_counter()
         for _ in range(tokens):
             self.llama.eval([token])
-            token = choose()
+            token = int(np.argmax(self._row()))
             ids.append(token)
-        return ids, time.perf_counter() - started
+        return [ids], time.perf_counter() - started
+
+    def logits(self, prompt: list[int]) -> list[float]:
+        self.llama.reset()
+        self.llama.eval(prompt)
+        values: list[float] = self._row().tolist()
+        return values
+
+    def _row(self) -> Any:
+        """The last token's logits, float32 [vocabulary], in the library's own memory."""
+        import numpy as np
+
+        row = self.llama._ctx.get_logits_ith(-1)
+        return np.ctypeslib.as_array(row, (self.llama.n_vocab(),))
 
 
-def make(name: str, directory: Path, threads: int, context: int, gguf: Path | None) -> Contestant:
+def _has_experts(directory: Path) -> bool:
+    config = json.loads((directory / "config.json").read_text())
+    return any(name in config for name in ("num_experts", "num_local_experts"))
+
+
+def make(
+    name: str, directory: Path, threads: int, context: int, batch: int, gguf: Path | None
+) -> Contestant:
     """Loads a contestant by name. Raises UserError naming the package that it lacks."""
     try:
         if name == "mkport":
-            return Mkport(directory, threads, context)
+            return Mkport(directory, threads, context, batch)
         if name == "transformers":
             return Transformers(directory, threads, context)
         if name == "transformers compiled":

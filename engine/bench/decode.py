@@ -1,8 +1,8 @@
 """The decode benchmark: contestants in turns, round by round, on the same weights and prompt.
 
-Nothing is timed before its tokens were compared: a contestant whose greedy continuation leaves
-the first contestant's is reported with the length of what they share, since near-ties may fall
-either way in bfloat16.
+Nothing is timed before it was compared: the logits after the first prompt must be the first
+contestant's but for rounding (`LOGITS_OFF`), or the run is refused. Greedy continuations may part
+at a near-tie; how long they are the same is told.
 """
 
 import json
@@ -15,10 +15,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 import mkport
 from mkport.bandwidth import read_bandwidth
 from mkport.doctor import cpu_model
 from mkport.errors import UserError
+
+LOGITS_OFF = 0.1  # bfloat16 activations differ by 0.01 to 0.05, another model by more than 1
 
 
 @dataclass
@@ -48,9 +52,10 @@ class Report:
     python: str
     commit: str
     threads: int
+    batch: int
     prompt_tokens: int
     tokens: int
-    weight_bytes: int  # a decode step reads each once
+    step_bytes: float  # that a decode step must read, with uniform routing
     read_bandwidth: list[float]  # bytes a second, one a round
     host_share: float
     results: list[Result]
@@ -101,8 +106,8 @@ def run(
     names: list[str],
     directory: Path,
     gguf: Path | None,
-    prompt: list[int],
-    weight_bytes: int,
+    prompts: list[list[int]],
+    step_bytes: float,
     *,
     threads: int,
     tokens: int = 64,
@@ -110,11 +115,12 @@ def run(
     advance: Callable[[float], None] = lambda amount: None,
 ) -> Report:
     """Runs the benchmark; `advance` is called once a contestant and round."""
-    context = len(prompt) + tokens + 1
+    context = len(prompts[0]) + tokens + 1
     setup = {
         "directory": str(directory),
         "gguf": str(gguf) if gguf else "",
         "threads": threads,
+        "batch": len(prompts),
         "context": -(-context // 256) * 256,
     }
     children: list[Child] = []
@@ -122,21 +128,26 @@ def run(
         for name in names:
             children.append(Child(name, setup))
         results = [Result(child.name, child.versions) for child in children]
-        first = children[0].ask(what="decode", prompt=prompt, tokens=tokens)["ids"]
+        first = children[0].ask(what="decode", prompts=prompts, tokens=tokens)["ids"]
+        logits = children[0].ask(what="logits", prompt=prompts[0])["logits"]
         for child, result in zip(children, results, strict=True):
-            ids = child.ask(what="decode", prompt=prompt, tokens=tokens)["ids"]
-            differing = (
-                n for n, pair in enumerate(zip(ids, first, strict=True)) if len(set(pair)) > 1
-            )
-            result.compared, result.same_tokens = tokens, next(differing, tokens)
+            ids = child.ask(what="decode", prompts=prompts, tokens=tokens)["ids"]
+            result.logits_off = _off(logits, child.ask(what="logits", prompt=prompts[0])["logits"])
+            if not result.logits_off <= LOGITS_OFF:
+                raise UserError(
+                    f"The contestants {names[0]} and {child.name} do not compute the same: their "
+                    f"logits differ by {result.logits_off:.3f} of their size, so nothing was timed."
+                )
+            result.compared = tokens * len(prompts)
+            result.same_tokens = sum(map(_shared, ids, first))
         bandwidth = []
         for _ in range(rounds):
             bandwidth.append(read_bandwidth(threads, rounds=3))
             for child, result in zip(children, results, strict=True):
-                answer = child.ask(what="decode", prompt=prompt, tokens=tokens)
-                result.tokens_per_second.append(tokens / answer["seconds"])
+                answer = child.ask(what="decode", prompts=prompts, tokens=tokens)
+                result.tokens_per_second.append(len(prompts) * tokens / answer["seconds"])
                 advance(1)
-        share = children[0].ask(what="host_share", prompt=prompt, tokens=tokens)["host_share"]
+        share = children[0].ask(what="host_share", prompts=prompts, tokens=tokens)["host_share"]
         for child, result in zip(children, results, strict=True):
             result.peak_bytes = child.ask(what="peak")["peak_bytes"]
     finally:
@@ -147,9 +158,10 @@ def run(
         python=platform.python_version(),
         commit=_commit(),
         threads=threads,
-        prompt_tokens=len(prompt),
+        batch=len(prompts),
+        prompt_tokens=len(prompts[0]),
         tokens=tokens,
-        weight_bytes=weight_bytes,
+        step_bytes=step_bytes,
         read_bandwidth=bandwidth,
         host_share=share,
         results=results,
@@ -159,19 +171,20 @@ def run(
 def table(report: Report) -> str:
     """The report as a Markdown table, with what it was measured on."""
     bandwidth = median(report.read_bandwidth)
-    bound = bandwidth / report.weight_bytes
+    bound = report.batch * bandwidth / report.step_bytes
     first = report.results[0]
     lines = [
-        f"Decode at batch 1 on {report.machine}, {report.tokens} tokens after a prompt of "
-        f"{report.prompt_tokens}, {len(first.tokens_per_second)} rounds in turns; Python "
+        f"Decode at batch {report.batch} on {report.machine}, {report.tokens} tokens after a "
+        f"prompt of {report.prompt_tokens}, {len(first.tokens_per_second)} rounds in turns; Python "
         f"{report.python}, commit {report.commit}.",
         "",
-        f"Read bandwidth in the same run: {bandwidth / 1e9:.1f} GB/s; the weights are "
-        f"{report.weight_bytes / 1e6:.0f} MB a step, so the bound is {bound:.1f} tokens/s. "
+        f"Read bandwidth in the same run: {bandwidth / 1e9:.1f} GB/s; a step reads "
+        f"{report.step_bytes / 1e6:.0f} MB, so the bound is {bound:.1f} tokens/s. "
         f"Time of a step outside the workers: {100 * report.host_share:.1f} %.",
         "",
-        "| | tokens/s, median | all rounds | of the bound | ours is | same tokens | peak memory |",
-        "|---|---|---|---|---|---|---|",
+        "| | tokens/s, median | all rounds | of the bound | ours is | logits off "
+        "| same tokens | memory |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for result in report.results:
         versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
@@ -179,9 +192,22 @@ def table(report: Report) -> str:
         lines.append(
             f"| {result.name} ({versions}) | {result.median:.1f} | {spread} "
             f"| {100 * result.median / bound:.0f} % | {first.median / result.median:.2f}x "
-            f"| {result.same_tokens} of {result.compared} | {result.peak_bytes / 1e6:.0f} MB |"
+            f"| {100 * result.logits_off:.1f} % | {result.same_tokens} of {result.compared} "
+            f"| {result.peak_bytes / 1e6:.0f} MB |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _off(first: list[float], other: list[float]) -> float:
+    """Root mean square difference of two rows of logits, over the first's deviation."""
+    a, b = np.array(first), np.array(other)
+    return float(np.sqrt(np.mean((a - b) ** 2)) / np.std(a))
+
+
+def _shared(ids: list[int], first: list[int]) -> int:
+    """How many ids two continuations share before the first that differs."""
+    pairs = enumerate(zip(ids, first, strict=True))
+    return next((n for n, (a, b) in pairs if a != b), len(ids))
 
 
 def _commit() -> str:

@@ -1,6 +1,7 @@
 """`mkport bench`: decode speed against transformers and llama.cpp, in turns, same weights."""
 
 import json
+import random
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,7 @@ def command(
     against: Annotated[
         list[str] | None, typer.Option(help=f"Contestants: {', '.join(CONTESTANTS[1:])}.")
     ] = None,
+    batch: Annotated[int, typer.Option(help="Sequences side by side.", min=1, max=64)] = 1,
     threads: Annotated[int, typer.Option(help="Threads of each; 0: all usable cores.", min=0)] = 0,
     tokens: Annotated[int, typer.Option(help="Decode steps in a sample.", min=2)] = 64,
     rounds: Annotated[int, typer.Option(help="Samples of each contestant.", min=1)] = 7,
@@ -30,26 +32,30 @@ def command(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure decode at batch 1: tokens a second, share of the memory bound, peak memory."""
+    """Measure decode: tokens a second, share of the memory bound, peak memory."""
     from mkport.bandwidth import usable_cores
     from mkport.engine.bench.decode import run, table
     from mkport.engine.bench.gguf_bf16 import bf16_gguf
+    from mkport.engine.inspect_model import inspect
     from mkport.engine.load import load
     from mkport.engine.source import demo_file
 
-    demo = model in (None, "smollm2")
+    demo = model in (None, "smollm2") and batch == 1
     names = ["mkport", *(against if against is not None else CONTESTANTS[1 : 3 if demo else 2])]
     with progress("loading the model"):
         loaded = load(model)
         gguf = bf16_gguf(demo_file()) if demo and "llama.cpp" in names else None
     prompt = loaded.tokenizer.encode(PROMPT)
+    draw = random.Random(0)  # each sequence its own order of the prompt's tokens
+    prompts = [prompt, *(draw.sample(prompt, len(prompt)) for _ in range(batch - 1))]
+    reads = inspect(str(loaded.directory), len(prompt) + tokens, loaded.weights.dtype, [batch])
     with progress("decoding in turns", total=rounds * len(names)) as advance:
         report = run(
             names,
             loaded.directory,
             gguf,
-            prompt,
-            loaded.weights.nbytes,
+            prompts,
+            reads.steps[0].nbytes,
             threads=threads or usable_cores(),
             tokens=tokens,
             rounds=rounds,
@@ -58,4 +64,4 @@ def command(
     if out is not None:
         out.write_text(json.dumps(report.as_dict(), indent=1) + "\n")
         out.with_suffix(".md").write_text(table(report))
-    emit(report.as_dict(), as_json, lambda console: console.print(table(report), markup=False))
+    emit(report.as_dict(), as_json, lambda console: print(table(report)))
