@@ -10,6 +10,7 @@ import pytest
 from mkport.declare import RECORD, RECORD_WORDS, Op
 from mkport.declare.generate import c_header, op_table, record_table, struct_name
 from mkport.library import all_ops
+from mkport.reference import PAGE, record_page
 
 OPS = list(all_ops().values())
 
@@ -98,3 +99,8 @@ def test_an_op_table_names_every_argument(op: Op) -> None:
     table = op_table(op)
     assert all(f"`{arg.name}`" in table for arg in op.args)
     assert len(table.splitlines()) == 2 + len(op.args)
+
+
+def test_the_committed_reference_page_is_the_generated_one() -> None:
+    page = Path(__file__).parents[2] / PAGE
+    assert page.read_text() == record_page(), "run python -m mkport.reference"
