@@ -32,9 +32,8 @@ class Result:
     name: str
     versions: dict[str, str]
     tokens_per_second: list[float] = field(default_factory=list)
-    same_tokens: int = (
-        0  # greedy ids shared with the first contestant before the first that differs
-    )
+    logits_off: float = 0.0  # root mean square difference to the first's, over their deviation
+    same_tokens: int = 0  # greedy ids shared with the first, up to the first that differs
     compared: int = 0
     peak_bytes: int = 0
 
