@@ -1,0 +1,167 @@
+"""Decode steps of a model with random weights on a GPU: how fast, and where the time goes.
+
+    python -m mkport.engine.bench.gpu_decode --family cohere2_moe --size full --batch 1
+
+Weights are drawn on the device; the cache holds random keys and values, as if `context` - 1 tokens
+had been read. Before anything is timed, the step must give finite logits and, run again, the same
+bits. What a step must read is summed from the declared reads, with the experts that uniform routing
+is expected to choose.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mkport.compose.cuda import compose_cuda
+from mkport.machines.cuda.gpu import gpu
+from mkport.machines.cuda.machine import CudaMachine
+from mkport.models import family_of, parse_config
+from mkport.models.sizes import config_of
+from mkport.models.step import StepShape
+from mkport.plan import Graph, deal
+from mkport.plan.bytes import distinct, step_bytes
+from mkport.trace import render, summarise
+from mkport.trace.collect import collect
+from mkport.verify import verify
+
+DATASHEET = {"NVIDIA H200": 4.8e12, "NVIDIA H100 80GB HBM3": 3.35e12}  # bytes a second
+AT_ONCE = 1 << 26  # elements drawn together
+
+
+def random_bf16(shape: tuple[int, ...], spread: float, seed: int) -> Any:
+    """Normal numbers of the given spread as bfloat16 bits: CuPy uint16 of `shape`."""
+    import cupy
+
+    out = cupy.empty(shape, cupy.uint16)
+    flat = out.reshape(-1)
+    draw = cupy.random.default_rng(seed)
+    for first in range(0, flat.size, AT_ONCE):
+        count = min(AT_ONCE, flat.size - first)
+        bits = (draw.standard_normal(count, cupy.float32) * spread).view(cupy.uint32)
+        flat[first : first + count] = (bits >> 16).astype(cupy.uint16)
+    return out
+
+
+def tensors_of(graph: Graph, shape: StepShape, table: np.ndarray, vocab: int) -> dict[str, Any]:
+    """Random weights and cache, and the inputs of a step at the context's last position."""
+    import cupy
+
+    arrays: dict[str, Any] = {}
+    for seed, (name, spec) in enumerate(graph.tensors.items()):
+        if name == "rope":
+            arrays[name] = table
+        elif spec.kind == "weight" and spec.dtype == "f32":
+            arrays[name] = cupy.ones(spec.shape, cupy.float32)
+        elif spec.kind == "weight":
+            arrays[name] = random_bf16(spec.shape, spec.shape[-1] ** -0.5, seed)
+        elif spec.kind == "state":
+            arrays[name] = random_bf16(spec.shape, 1.0, seed)
+    rows = shape.rows
+    pages = np.random.default_rng(0).permutation(shape.pool).astype(np.int32)
+    where = [(sequence, shape.context - 1) for sequence in range(rows)]
+    return arrays | {
+        "count": np.array([rows], np.int32),
+        "tokens": np.random.default_rng(1).integers(0, vocab, rows).astype(np.int32),
+        "rows": np.array(where, np.int32),
+        "page_table": pages[: rows * shape.pages_per_sequence].reshape(rows, -1),
+        "logit_count": np.array([rows], np.int32),
+        "logit_rows": np.arange(rows, dtype=np.int32),
+    }
+
+
+def measure(family: str, size: str, batch: int, context: int, repeats: int) -> dict[str, Any]:
+    """Builds, verifies, composes, checks and times; returns everything as data."""
+    import cupy
+
+    config = parse_config(config_of(family, size))
+    module = family_of(config_of(family, size))
+    shape = StepShape(rows=batch, context=context, sequences=batch, logits=batch)
+    started = time.perf_counter()
+    graph = module.build(config, shape)
+    schedule = deal(graph, gpu().multiprocessors, "strided")
+    report = verify(schedule)
+    program = compose_cuda(schedule.graph.ops, "bf16", "bf16", batch)
+    planned = time.perf_counter() - started
+    table = module.rope_table(config, context)
+    started = time.perf_counter()
+    arrays = tensors_of(graph, shape, table, config.vocab)
+    drawn = time.perf_counter() - started
+    started = time.perf_counter()
+    machine = CudaMachine(program, schedule, arrays)
+    compiled = time.perf_counter() - started
+    machine.poison()
+    machine.step()
+    first = machine.tensors["logits"].get()
+    if not np.isfinite(first).all():
+        raise SystemExit("the logits are not finite: nothing was timed")
+    for _ in range(3):
+        machine.poison()
+        machine.step()
+        if machine.tensors["logits"].get().tobytes() != first.tobytes():
+            raise SystemExit("two runs differ in their bits: nothing was timed")
+    times = []
+    for _ in range(repeats):
+        begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+        begin.record()
+        machine.launch()
+        end.record()
+        end.synchronize()
+        times.append(cupy.cuda.get_elapsed_time(begin, end) * 1e-3)
+    machine.check()
+    machine.step(trace=True)
+    trace = collect(machine, f"measured on {gpu().name}")  # type: ignore[arg-type]
+    experts = getattr(config, "experts", None)
+    top, count = getattr(experts, "top", 0), getattr(experts, "experts", 0)
+    used = distinct(count, top, batch) / min(count, top * batch) if count else 1.0
+    nbytes = step_bytes(graph, batch, context, lambda node: used)
+    seconds = statistics.median(times)
+    return {
+        "gpu": gpu().name,
+        "family": family,
+        "size": size,
+        "batch": batch,
+        "context": context,
+        "records": report.records,
+        "plan_s": planned,
+        "draw_s": drawn,
+        "compile_s": compiled,
+        "step_s": times,
+        "median_s": seconds,
+        "tokens_per_second": batch / seconds,
+        "bytes": nbytes,
+        "share_of_datasheet": nbytes / seconds / DATASHEET.get(gpu().name, float("nan")),
+        "memory_bytes": int(cupy.get_default_memory_pool().total_bytes()),
+        "summary": render(summarise(trace)),
+    }
+
+
+def main() -> None:
+    """Measures one shape, prints a line and the trace's summary, and writes JSON if asked."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--family", default="cohere2_moe")
+    parser.add_argument("--size", default="full")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--context", type=int, default=8192)
+    parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    result = measure(given.family, given.size, given.batch, given.context, given.repeats)
+    print(result.pop("summary"))
+    print(
+        f"batch {given.batch}, context {given.context}: {result['median_s'] * 1e3:.3f} ms, "
+        f"{result['tokens_per_second']:.1f} tokens/s, {result['bytes'] / 1e9:.2f} GB, "
+        f"{100 * result['share_of_datasheet']:.1f} % of the datasheet; "
+        f"plan {result['plan_s']:.1f} s, draw {result['draw_s']:.1f} s, compile {result['compile_s']:.1f} s, "
+        f"memory {result['memory_bytes'] / 1e9:.1f} GB"
+    )
+    if given.out:
+        given.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
