@@ -156,7 +156,8 @@ def main() -> None:
         f"batch {given.batch}, context {given.context}: {result['median_s'] * 1e3:.3f} ms, "
         f"{result['tokens_per_second']:.1f} tokens/s, {result['bytes'] / 1e9:.2f} GB, "
         f"{100 * result['share_of_datasheet']:.1f} % of the datasheet; "
-        f"plan {result['plan_s']:.1f} s, draw {result['draw_s']:.1f} s, compile {result['compile_s']:.1f} s, "
+        f"plan {result['plan_s']:.1f} s, draw {result['draw_s']:.1f} s, "
+        f"compile {result['compile_s']:.1f} s, "
         f"memory {result['memory_bytes'] / 1e9:.1f} GB"
     )
     if given.out:
