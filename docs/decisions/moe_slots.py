@@ -41,6 +41,7 @@ class Layer:
 
     def __init__(self, program: Program, weights: dict, capacity: int, slot_count: int) -> None:
         g, rows = Graph(program.ops), capacity * TOP
+        g.tensor("count", "i32", (1,), "input")
         g.tensor("slots", "i32", (slot_count + 1, 2), "input")
         g.tensor("pairs", "i32", (rows,), "input")
         g.tensor("x", "f32", (capacity, HIDDEN), "input")
@@ -50,7 +51,14 @@ class Layer:
         g.tensor("y", "f32", (rows, HIDDEN), "output", (slot_count, HIDDEN))
         args = {"slots": "slots", "pairs": "pairs", "slot_count": slot_count}
         step = slot_step(slot_count)
-        up = {"x": "x", "w_gate": "gate_up", "w_up": "gate_up", "up_row": FFN, "top": TOP}
+        up = {
+            "count": "count",
+            "x": "x",
+            "w_gate": "gate_up",
+            "w_up": "gate_up",
+            "up_row": FFN,
+            "top": TOP,
+        }
         g.add(find_op("moe_up"), "up", act="act", n=FFN, k=HIDDEN, slot_step=step, **args, **up)
         g.add(
             find_op("moe_down"),

@@ -10,6 +10,11 @@ TILE_ROWS = 16  # weight rows, that is output columns, of a tile
 DOT_ARENA = 4 * 16 * (4 * TILE_ROWS + 8 * 4 * 4)  # dot_rows: lanes of 4 tokens, chains of 8 rows
 
 
+def staged_bytes(w, k, rows=8):
+    """What `rows` rows of k activations, padded, take in a GPU's shared memory."""
+    return rows * (k * DTYPE_BYTES[w.dtype] + 16)
+
+
 def tiles(a):
     """One tile for every 16 output columns."""
     return -(-a.n // TILE_ROWS)
@@ -44,7 +49,7 @@ OP = Op(
     tiles=tiles,
     access=access,
     arena=lambda a: DOT_ARENA,
-    shared=lambda a: 8 * (a.k * DTYPE_BYTES[a.w.dtype] + 16),  # 8 tokens, padded
+    shared=lambda a: staged_bytes(a.w, a.k),
     rows=lambda a: a.y.shape[0],
     order=(
         "CPU: slices of 16 k, slice i to chain i % 4, fused multiply-add in each lane; chains "

@@ -6,7 +6,7 @@ A tile is 16 outputs of one head, so chosen that both halves of every rotated pa
 from pathlib import Path
 
 from mkport.declare import Op, immutable, integer, read, tensor, write
-from mkport.kernels.gemm.op import DOT_ARENA
+from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
 
 TILE_ROWS = 16  # weight rows of a tile: 8 rotated pairs
 PAST, NOW = 0, 1  # the logical cache is [row, past or now, head]
@@ -25,8 +25,8 @@ def access(a, tile):
     tokens = a.x.shape[0]
     per_head = a.head_dim // TILE_ROWS
     head, part = tile // per_head, tile % per_head
-    yield read("count", (0, 1))
-    yield read("rows", (0, tokens), (0, 2))
+    yield immutable("count", (0, 1))
+    yield immutable("rows", (0, tokens), (0, 2))
     yield read("x", (0, tokens), (0, a.k))
     if a.rope is not None:
         yield immutable("rope", (0, a.rope.shape[0]), (0, a.head_dim), picks=tokens)
@@ -43,7 +43,7 @@ def access(a, tile):
         else:
             yield write("pages", (0, tokens), (NOW, NOW + 1), columns)
     if a.y is None:
-        yield read("page_table", (0, a.page_table.shape[0]), (0, a.page_table.shape[1]))
+        yield immutable("page_table", (0, a.page_table.shape[0]), (0, a.page_table.shape[1]))
 
 
 OP = Op(
@@ -70,6 +70,8 @@ OP = Op(
     tiles=tiles,
     access=access,
     arena=lambda a: DOT_ARENA + 512 + 64,  # the product, moved by 8 rows; one output vector
+    shared=lambda a: staged_bytes(a.w, a.k),
+    rows=lambda a: a.x.shape[0],
     order=(
         "the product as in gemm; rotated pair (p, q) by c, s: p' = fma(p, c, -(q * s)), "
         "q' = fma(q, c, p * s); the cache's storage type rounds last"

@@ -56,3 +56,17 @@ def call_standalone(kernel, a):
         getattr(a, "pages", None),
         getattr(a, "page_table", None),
     )
+
+
+def call_standalone_cuda(launch, a):
+    """Launches the standalone CUDA kernel on a case's arrays; up to 8 tokens."""
+    names = ("x", "w", "rows", "rope", "page_table", "y", "pages")
+    tensors = [getattr(a, name, None) for name in names]
+    sizes = (a.heads, a.head_dim, a.k, a.page, a.pages_per_sequence, a.half_split)
+    args = (*tensors, int(a.count[0]), *sizes)
+    tiles = a.heads * a.head_dim // 16
+    if a.w.dtype == np.float32:
+        launch("gemm_rope_f32", tiles, 64, 0, *args)
+        return
+    shared = 3 * 16 * (1024 + 8) * 2 + 8 * (a.k + 8) * 2 + 8 * 16 * 8 * 4
+    launch("gemm_rope_bf16", tiles, 256, shared, *args)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from mkport.declare import Op, immutable, integer, read, tensor, write
-from mkport.kernels.gemm.op import DOT_ARENA
+from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
 
 TILE_ROWS = 16  # weight rows of gate and of up in a tile
 
@@ -19,7 +19,7 @@ def access(a, tile):
     """A tile reads all tokens and the same rows of both weights."""
     tokens = a.y.shape[0]
     columns = (tile * TILE_ROWS, np.minimum((tile + 1) * TILE_ROWS, a.n))
-    yield read("count", (0, 1))
+    yield immutable("count", (0, 1))
     yield read("x", (0, tokens), (0, a.k))
     yield immutable("w_gate", columns, (0, a.k))
     yield immutable("w_up", columns, (0, a.k))
@@ -41,6 +41,11 @@ OP = Op(
     tiles=tiles,
     access=access,
     arena=lambda a: 2 * DOT_ARENA,  # both products
-    order="both products as in gemm; y = (gate / (1 + exp(-gate))) * up",
+    shared=lambda a: staged_bytes(a.w_gate, a.k),
+    rows=lambda a: a.y.shape[0],
+    order=(
+        "both products as in gemm; y = (gate / (1 + exp(-gate))) * up. "
+        "GPU: exp(x) = exp2(x * log2 e), approximate"
+    ),
     folder=Path(__file__).parent,
 )

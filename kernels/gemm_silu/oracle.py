@@ -39,3 +39,13 @@ def call_standalone(kernel, a):
     """Runs the standalone kernel on a case's arrays."""
     rows = int(a.count[0])
     kernel(a.x[:rows], a.w_gate, a.w_up, a.y[:rows])
+
+
+def call_standalone_cuda(launch, a):
+    """Launches the standalone CUDA kernel on a case's arrays; up to 8 tokens."""
+    args = (a.x, a.w_gate, a.w_up, a.y, int(a.count[0]), a.n, a.k)
+    if a.w_gate.dtype == np.float32:
+        launch("gemm_silu_f32", -(-a.n // 8), 64, 0, *args)
+        return
+    shared = 3 * 16 * (1024 + 8) * 2 + 8 * (a.k + 8) * 2 + 8 * 16 * 8 * 4
+    launch("gemm_silu_bf16", -(-a.n // 8), 256, shared, *args)

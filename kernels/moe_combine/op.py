@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from mkport.declare import Op, integer, read, tensor, update
+from mkport.declare import Op, immutable, integer, read, tensor, update
 
 
 def access(a, tile):
     """A tile is one token; which slots its experts were in is data, so it reads any of all."""
-    yield read("count", (0, 1))
+    yield immutable("count", (0, 1))
     yield read("weights", (tile, tile + 1), (0, a.top))
     yield read("y", (0, a.y.logical[0]), (0, a.n))
     yield update("x", (tile, tile + 1), (0, a.n))

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mkport.declare import Op, immutable, integer, read, tensor, write
-from mkport.kernels.gemm.op import DOT_ARENA
+from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, tensor, write
+from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
 
 TILE_ROWS = 16  # weight rows, that is output columns, of a tile
 
@@ -35,6 +35,13 @@ def access(a, tile):
     yield write("y", (slot, slot + 1), columns)
 
 
+def staged(a):
+    """GPU: 24 pairs of bfloat16 (12 of float32), and the lists of slots, places, and pairs."""
+    rows = 48 // DTYPE_BYTES[a.w.dtype]
+    words = 2 * (a.slot_count + 1) + 2 * a.slot_count + rows + a.pairs.shape[0]
+    return staged_bytes(a.w, a.k, rows) + 4 * words
+
+
 OP = Op(
     name="moe_down",
     doc="y[token * top + choice] = act[p] w[e]^T, pair p of expert e",
@@ -52,6 +59,7 @@ OP = Op(
     tiles=tiles,
     access=access,
     arena=lambda a: DOT_ARENA,
+    shared=staged,
     order="the product as in gemm",
     folder=Path(__file__).parent,
 )

@@ -61,3 +61,14 @@ def make(rng, weights, cache, tokens, experts, top, n, k, only=None, lost=None):
 def call_standalone(kernel, a):
     """Runs the standalone kernel on a case's arrays."""
     kernel(a.act, a.w, a.slots, a.pairs, a.y)
+
+
+def call_standalone_cuda(launch, a):
+    """Launches the standalone CUDA kernel on a case's arrays; up to 8 tokens."""
+    args = (a.slots, a.pairs, a.act, a.w, a.y, a.n, a.k)
+    blocks = -(-a.n // 16) * a.slot_count
+    if a.w.dtype == np.float32:
+        launch("moe_down_f32", blocks, 128, 0, *args)
+        return
+    shared = 3 * 16 * (1024 + 8) * 2 + 8 * (a.k + 8) * 2 + 8 * 16 * 8 * 4
+    launch("moe_down_bf16", blocks, 256, shared, *args)

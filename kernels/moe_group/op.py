@@ -9,7 +9,7 @@ behind this one declare it as row `slot`.
 from math import gcd
 from pathlib import Path
 
-from mkport.declare import Op, integer, read, tensor, write
+from mkport.declare import Op, immutable, integer, read, tensor, write
 
 
 def needed_slots(a):
@@ -39,7 +39,7 @@ def access(a, tile):
             f"slots {a.slots.name} {list(a.slots.shape)} with slot_count {a.slot_count}: a step "
             f"can have {needed_slots(a)} distinct experts and needs one row more than slots"
         )
-    yield read("count", (0, 1))
+    yield immutable("count", (0, 1))
     yield read("ids", (0, a.ids.shape[0]), (0, a.k))
     yield write("pairs", (0, a.pairs.shape[0]))
     yield write("slots", (0, a.slots.shape[0]), (0, 2))
@@ -64,6 +64,7 @@ OP = Op(
     tiles=lambda a: 1,
     access=access,
     arena=lambda a: 4 * (a.experts + 1),
+    shared=lambda a: 8 * a.ids.shape[0] * a.k,
     order="exact: experts ascending, tokens ascending within an expert",
     folder=Path(__file__).parent,
 )

@@ -49,3 +49,9 @@ def make(rng, weights, cache, tokens, rows, experts, k, only=None, lost=()):
 def call_standalone(kernel, a):
     """Runs the standalone kernel on a case's arrays."""
     kernel(a.ids[: int(a.count[0])], a.pairs, a.slots)
+
+
+def call_standalone_cuda(launch, a):
+    """Launches the standalone CUDA kernel on a case's arrays."""
+    choices = int(a.count[0]) * a.k
+    launch("moe_group", 1, 256, 8 * choices, a.ids, a.pairs, a.slots, choices, a.slot_count)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from mkport.declare import Op, immutable, integer, read, tensor, write
-from mkport.kernels.gemm.op import DOT_ARENA
+from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
 
 TILE_ROWS = 16  # weight rows of gate and of up in a tile
 
@@ -35,6 +35,7 @@ def access(a, tile):
     experts = (0, a.w_gate.shape[0])
     gate = columns
     up = (columns[0] + a.up_row, columns[1] + a.up_row)
+    yield immutable("count", (0, 1))
     yield read("slots", (0, a.slot_count + 1), (0, 2))
     yield read("pairs", (0, a.pairs.shape[0]))
     yield read("x", (0, a.x.shape[0]), (0, a.k))
@@ -47,6 +48,7 @@ OP = Op(
     name="moe_up",
     doc="act[p] = silu(x[t] w_gate[e]^T) * (x[t] w_up[e]^T), pair p of token t and expert e",
     args=(
+        tensor("count", "i32", "[1] tokens of this step"),
         tensor("slots", "i32", "[slots + 1, 2] (expert, first pair) of each slot"),
         tensor("pairs", "i32", "[tokens * top] pairs, token * top + choice, in slot order"),
         tensor("x", "f32", "[tokens, k] input"),
@@ -63,6 +65,14 @@ OP = Op(
     tiles=tiles,
     access=access,
     arena=lambda a: 2 * DOT_ARENA,  # both products
-    order="both products as in gemm; act = (gate / (1 + exp(-gate))) * up",
+    shared=lambda a: (
+        staged_bytes(a.w_gate, a.k)
+        + 4 * (2 * (a.slot_count + 1) + a.pairs.shape[0])  # and the lists
+    ),
+    rows=lambda a: a.x.shape[0],
+    order=(
+        "both products as in gemm; act = (gate / (1 + exp(-gate))) * up. "
+        "GPU: exp(x) = exp2(x * log2 e), approximate"
+    ),
     folder=Path(__file__).parent,
 )

@@ -61,6 +61,7 @@ def make(rng, weights, cache, tokens, experts, top, n, k, fused=False, only=None
     if lost is not None:
         x[lost] = np.nan
     arrays = {
+        "count": np.array([tokens], np.int32),
         "slots": slots,
         "pairs": pairs,
         "x": x,
@@ -90,3 +91,14 @@ def call_standalone(kernel, a):
     act = np.empty((len(a.x), a.top, a.n), np.float32)
     kernel(a.x, a.w_gate, a.w_up, a.up_row, ids.reshape(-1, a.top), act)
     a.act[:live] = act.reshape(-1, a.n)[a.pairs[:live]]
+
+
+def call_standalone_cuda(launch, a):
+    """Launches the standalone CUDA kernel on a case's arrays; up to 8 tokens."""
+    args = (a.slots, a.pairs, a.x, a.w_gate, a.w_up, a.act, a.n, a.k, a.top, a.up_row)
+    blocks = -(-a.n // 8) * a.slot_count
+    if a.w_gate.dtype == np.float32:
+        launch("moe_up_f32", blocks, 64, 0, *args)
+        return
+    shared = 3 * 16 * (1024 + 8) * 2 + 8 * (a.k + 8) * 2 + 8 * 16 * 8 * 4
+    launch("moe_up_bf16", blocks, 256, shared, *args)

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from mkport.declare import Op, integer, read, real, tensor, write
+from mkport.declare import Op, immutable, integer, read, real, tensor, write
 
 
 def access(a, tile):
     """A tile is one token."""
-    yield read("count", (0, 1))
+    yield immutable("count", (0, 1))
     yield read("z", (tile, tile + 1), (0, a.experts))
     yield write("ids", (tile, tile + 1), (0, a.k))
     yield write("weights", (tile, tile + 1), (0, a.k))
@@ -32,9 +32,11 @@ OP = Op(
     tiles=lambda a: a.ids.shape[0],
     access=access,
     arena=lambda a: 4 * (-(-a.experts // 16) * 16 + 16),
+    shared=lambda a: 4 * (a.experts + 2 * a.k),
     order=(
-        "exact: the lower index wins a tie; exponentials summed in 16 lanes, expert e in lane "
-        "e % 16, lanes joined in halves; the chosen summed best first"
+        "exact: the lower index wins a tie; exponentials summed in 16 lanes (32 on a GPU), expert e "
+        "in lane e % 16, lanes joined in halves; the chosen summed best first. "
+        "GPU: exp(x) = exp2(x * log2 e), approximate"
     ),
     folder=Path(__file__).parent,
 )

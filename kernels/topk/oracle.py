@@ -61,3 +61,10 @@ def call_standalone(kernel, a):
     rows = int(a.count[0])
     scale = np.float32(a.scale)
     kernel(a.z[:rows], a.ids[:rows], a.weights[:rows], bool(a.softmax), bool(a.renormalise), scale)
+
+
+def call_standalone_cuda(launch, a):
+    """Launches the standalone CUDA kernel on a case's arrays."""
+    flags = (int(a.softmax), int(a.renormalise), float(a.scale))
+    args = (a.z, a.ids, a.weights, a.experts, a.k, *flags)
+    launch("topk", int(a.count[0]), 128, 4 * (a.experts + 2 * a.k), *args)

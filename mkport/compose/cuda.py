@@ -19,7 +19,10 @@ from mkport.errors import UserError
 CUDA = Path(cuda.__file__).parent
 STORAGE = {"bf16": "mk_bf16", "f32": "float"}
 MAX_ROWS = 8
-SHARED = {"MkProduct": ("The product that ops share", "product.cuh")}
+SHARED = {  # what bodies name: the section that has it
+    "MkProduct": ("The product that ops share", "product.cuh"),
+    "MkExperts": ("What the expert ops share", "experts.cuh"),
+}
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,7 @@ def up(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
     step.graph.add(
         MOE_UP,
         f"layer {layer} / experts_up",
+        count="count",
         slots="slots",
         pairs="pairs",
         x=h,

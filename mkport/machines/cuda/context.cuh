@@ -166,6 +166,9 @@ struct MkCompute {
   int32_t* tags;       // [MK_TAGS] of the tile, for `store` to read
 
   MK_DEVICE void sync() const { mk_named_barrier(MK_COMPUTE_BARRIER, MK_COMPUTERS); }
+  MK_DEVICE bool any(bool p) const {  // meets as `sync` does
+    return mk_barrier_any(MK_COMPUTE_BARRIER, MK_COMPUTERS, p);
+  }
   // The sum of x over the compute threads, for all of them: each warp's by halves, then the warps
   // in order. `place` is another number in each of a tile's sums.
   MK_DEVICE float sum(float x, int place) const {

@@ -13,6 +13,7 @@ typedef unsigned long long uint64_t;
 
 #define MK_DEVICE __device__
 #define MK_INLINE __device__ __forceinline__
+#define MK_SEPARATE __device__ __noinline__  // registers are given out for this function alone
 
 typedef uint16_t mk_bf16;     // the upper half of a float
 typedef uint64_t mk_barrier;  // an mbarrier in shared memory
@@ -165,6 +166,13 @@ MK_INLINE mk_word4 mk_load_coherent16(const void* p) {  // 16 bytes aligned
                : "l"(p)
                : "memory");
   return x;
+}
+// The same address, as one value: in a loop the compiler would take a sum apart, and keep each load's
+// own part of it in registers.
+template <class T>
+MK_INLINE T* mk_whole(T* p) {
+  asm volatile("" : "+l"(p));
+  return p;
 }
 // A hint that this byte's line will be read soon: it may go to the L2 cache. Promises nothing.
 MK_INLINE void mk_prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }

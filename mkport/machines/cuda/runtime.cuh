@@ -104,7 +104,9 @@ MK_DEVICE inline void mk_wait_late(MkRole& role, const MkBox& box) {
   role.guard.dead = mk_warp_any(role.guard.dead);
 }
 
-// Each role's part of one record of op Body, called by the generated dispatch.
+// Each role's part of one record of op Body, called by the generated dispatch. Staging and computing
+// are functions of their own, a call a record: in one function with all ops' registers at once many
+// would spill. They work on copies of their role's state, which can stay in registers.
 
 template <class Body>
 MK_DEVICE inline int mk_part(const MkRun& run, int i) {
@@ -128,12 +130,15 @@ MK_DEVICE inline void mk_early_record(const MkBox& box, const MkStage& stage) {
 }
 
 template <class Body, class Args>
-MK_DEVICE inline void mk_stage_record(const MkBox& box, const MkStage& stage) {
+MK_SEPARATE void mk_stage_record(const MkBox& box, const MkStage& stage) {
   Body::stage(Args::load(box.words, box.addresses), mk_run(box), stage);
 }
 
 template <class Body, class Args>
-MK_DEVICE inline void mk_compute_record(const MkBox& box, MkRole& role, MkCompute& compute) {
+MK_SEPARATE void mk_compute_record(const MkBox& box, MkRole& role_state, MkCompute& state) {
+  MkRole role = role_state;
+  MkCompute compute = state;
+  compute.ring.guard = &role.guard;
   const Args a = Args::load(box.words, box.addresses);
   const MkRun run = mk_run(box);
   for (int i = 0; i < run.count * Body::parts; i++) {
@@ -147,6 +152,10 @@ MK_DEVICE inline void mk_compute_record(const MkBox& box, MkRole& role, MkComput
     if (mk_lane() == 0) mk_barrier_arrive(role.shared.joined + slot);
     role.tile++;
   }
+  state.ring.at = compute.ring.at;
+  state.ring.phase = compute.ring.phase;
+  role_state.guard.dead = role.guard.dead;
+  role_state.tile = role.tile;
 }
 
 template <class Body, class Args>

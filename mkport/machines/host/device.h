@@ -10,6 +10,7 @@
 
 #define MK_DEVICE
 #define MK_INLINE inline
+#define MK_SEPARATE
 #define __global__
 #define __device__
 #define __forceinline__ inline
@@ -229,6 +230,10 @@ inline mk_word4 mk_load_immutable16(const void* p) {
 inline mk_word4 mk_load_coherent16(const void* p) {
   mk_host::maybe_leave();
   return mk_load_immutable16(p);
+}
+template <class T>
+T* mk_whole(T* p) {
+  return p;
 }
 inline void mk_prefetch(const void*) {}
 template <class T>
