@@ -18,7 +18,8 @@ __device__ inline unsigned address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 __device__ inline void copy16(void* to, const void* from) {  // global to shared, in the background
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(to)), "l"(from) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(to)), "l"(from)
+               : "memory");
 }
 __device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int groups>
@@ -60,7 +61,8 @@ extern "C" __global__ void __launch_bounds__(256)
   auto fetch = [&](int piece) {  // one slice of one tile
     if (piece < pieces) {
       const int n0 = (blockIdx.x + piece / slices * gridDim.x) * ROWS, k0 = piece % slices * SLICE;
-      const int rows = n - n0 < ROWS ? n - n0 : ROWS, vectors = (k - k0 < SLICE ? k - k0 : SLICE) / 8;
+      const int rows = n - n0 < ROWS ? n - n0 : ROWS;
+      const int vectors = (k - k0 < SLICE ? k - k0 : SLICE) / 8;
       bf16* slot = ring + piece % STAGES * ROWS * PITCH;
       for (int i = thread; i < rows * vectors; i += 256) {
         const int row = i / vectors, at = i % vectors * 8;

@@ -1,10 +1,10 @@
-// A head projection for a few tokens on a GPU: y = rope(x W^T), to a matrix or into a paged cache. An
-// ordinary kernel; a block a tile of 8 rotated pairs of one head: their first columns, then their
-// second ones.
+// A head projection for a few tokens on a GPU: y = rope(x W^T), to a matrix or into a paged cache.
+// An ordinary kernel; a block a tile of 8 rotated pairs of one head: their first columns, then
+// their second ones.
 //   x [tokens, k] float32, w [heads * head_dim, k], head_dim a multiple of 16
-// Weights stream through a ring of slices in shared memory to the tensor cores: 16 weight rows on the
-// side of 16, up to 8 tokens on that of 8. The block's eight warps each take a part of every slice's
-// k; their sums are joined in order. k is a multiple of 16.
+// Weights stream through a ring of slices in shared memory to the tensor cores: 16 weight rows on
+// the side of 16, up to 8 tokens on that of 8. The block's eight warps each take a part of every
+// slice's k; their sums are joined in order. k is a multiple of 16.
 
 typedef unsigned short bf16;
 
@@ -19,7 +19,8 @@ __device__ inline unsigned address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 __device__ inline void copy16(void* to, const void* from) {  // global to shared, in the background
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(to)), "l"(from) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(to)), "l"(from)
+               : "memory");
 }
 __device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int groups>
@@ -47,7 +48,7 @@ __device__ inline bf16 narrow(float x) {  // to nearest even
   return static_cast<bf16>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// What a head projection does with its outputs: rotates pairs, and stores them to y or to the cache.
+// What a head projection does with its outputs: rotates pairs, stores them to y or the cache.
 // rope [positions, head_dim]: cosines, then sines; null: no rotation. y [tokens, heads, head_dim],
 // or null; pages [pages, heads, page, head_dim], page_table [sequences, pages_per_sequence].
 struct Head {
@@ -88,8 +89,8 @@ struct Head {
   }
 };
 
-// The block's product for bfloat16 weights: partial sums of ROWS x TOKENS for each warp. `weights(i)`
-// is weight row i, or null where there is none; xs [TOKENS][k + 8].
+// The block's product for bfloat16 weights: partial sums of ROWS x TOKENS for each warp.
+// `weights(i)` is weight row i, or null where there is none; xs [TOKENS][k + 8].
 template <class Rows>
 __device__ inline void multiply(Rows weights, bf16* ring, const bf16* xs, float* partials, int k) {
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
@@ -152,9 +153,9 @@ __device__ inline float dot(const float* w, const float* x, int k) {
 
 // 256 threads; shared memory: the ring, x, and partials.
 extern "C" __global__ void __launch_bounds__(256)
-    gemm_rope_bf16(const float* x, const bf16* w, const int* rows, const float* rope, const int* page_table,
-                   float* y, void* pages, int tokens, int heads, int head_dim, int k, int page,
-                   int pages_per_sequence, int half_split) {
+    gemm_rope_bf16(const float* x, const bf16* w, const int* rows, const float* rope,
+                   const int* page_table, float* y, void* pages, int tokens, int heads,
+                   int head_dim, int k, int page, int pages_per_sequence, int half_split) {
   extern __shared__ __align__(128) char shared[];
   bf16* ring = reinterpret_cast<bf16*>(shared);              // [STAGES][ROWS][PITCH]
   bf16* xs = ring + STAGES * ROWS * PITCH;                   // [TOKENS][k + 8]
@@ -162,7 +163,8 @@ extern "C" __global__ void __launch_bounds__(256)
   const int thread = threadIdx.x;
   const Head h = {rows,  rope,     page_table, y, pages, heads, head_dim, page,
                   pages_per_sequence, half_split};
-  const int groups = head_dim / ROWS, head = blockIdx.x / groups, pair0 = blockIdx.x % groups * HALF;
+  const int groups = head_dim / ROWS, head = blockIdx.x / groups;
+  const int pair0 = blockIdx.x % groups * HALF;
   for (int i = thread; i < tokens * k; i += 256) xs[i / k * (k + 8) + i % k] = narrow(x[i]);
   auto row = [&](int i) {
     const int pair = pair0 + i % HALF;
@@ -177,12 +179,13 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // float32 weights and cache, for checks: a thread a pair, 64 threads a block.
 extern "C" __global__ void __launch_bounds__(64)
-    gemm_rope_f32(const float* x, const float* w, const int* rows, const float* rope, const int* page_table,
-                  float* y, void* pages, int tokens, int heads, int head_dim, int k, int page,
-                  int pages_per_sequence, int half_split) {
+    gemm_rope_f32(const float* x, const float* w, const int* rows, const float* rope,
+                  const int* page_table, float* y, void* pages, int tokens, int heads,
+                  int head_dim, int k, int page, int pages_per_sequence, int half_split) {
   const Head h = {rows,  rope,     page_table, y, pages, heads, head_dim, page,
                   pages_per_sequence, half_split};
-  const int groups = head_dim / ROWS, head = blockIdx.x / groups, pair0 = blockIdx.x % groups * HALF;
+  const int groups = head_dim / ROWS, head = blockIdx.x / groups;
+  const int pair0 = blockIdx.x % groups * HALF;
   const int pair = pair0 + threadIdx.x % HALF, token = threadIdx.x / HALF;
   if (token >= tokens) return;
   const float* from = w + (long long)head * head_dim * k;

@@ -1,9 +1,9 @@
 // The gated half of a feed-forward for a few tokens on a GPU: y = silu(x Wg^T) * (x Wu^T). An
 // ordinary kernel; a block a tile of 8 columns: their gate rows, then their up rows.
 //   x [tokens, k] float32, w_gate and w_up [n, k], y [tokens, n] float32
-// Weights stream through a ring of slices in shared memory to the tensor cores: 16 weight rows on the
-// side of 16, up to 8 tokens on that of 8. The block's eight warps each take a part of every slice's
-// k; their sums are joined in order. k is a multiple of 16.
+// Weights stream through a ring of slices in shared memory to the tensor cores: 16 weight rows on
+// the side of 16, up to 8 tokens on that of 8. The block's eight warps each take a part of every
+// slice's k; their sums are joined in order. k is a multiple of 16.
 
 typedef unsigned short bf16;
 
@@ -18,7 +18,8 @@ __device__ inline unsigned address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 __device__ inline void copy16(void* to, const void* from) {  // global to shared, in the background
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(to)), "l"(from) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(to)), "l"(from)
+               : "memory");
 }
 __device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int groups>
@@ -55,8 +56,8 @@ __device__ inline float gated(float gate, float up) {  // silu(gate) up
   return __fmul_rn(__fdiv_rn(gate, __fadd_rn(1.0f, exp2_fast(__fmul_rn(gate, -1.44269504f)))), up);
 }
 
-// The block's product for bfloat16 weights: partial sums of ROWS x TOKENS for each warp. `weights(i)`
-// is weight row i, or null where there is none; xs [TOKENS][k + 8].
+// The block's product for bfloat16 weights: partial sums of ROWS x TOKENS for each warp.
+// `weights(i)` is weight row i, or null where there is none; xs [TOKENS][k + 8].
 template <class Rows>
 __device__ inline void multiply(Rows weights, bf16* ring, const bf16* xs, float* partials, int k) {
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
@@ -136,7 +137,8 @@ extern "C" __global__ void __launch_bounds__(256)
   const int column = n0 + thread % HALF, token = thread / HALF;
   if (token < tokens && column < n)
     y[(long long)token * n + column] =
-        gated(joined(partials, thread % HALF, token), joined(partials, HALF + thread % HALF, token));
+        gated(joined(partials, thread % HALF, token),
+              joined(partials, HALF + thread % HALF, token));
 }
 
 // float32 weights, for checks: a thread an output, 64 threads a block.

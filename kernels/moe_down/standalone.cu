@@ -1,10 +1,10 @@
-// The second half of a mixture of experts on a GPU: y[pair] = act[p] Wd[e]^T, pair number p of expert
-// e. An ordinary kernel; a block 16 columns of one slot's expert, for all its pairs.
+// The second half of a mixture of experts on a GPU: y[pair] = act[p] Wd[e]^T, pair number p of
+// expert e. An ordinary kernel; a block 16 columns of one slot's expert, for all its pairs.
 //   act [pairs, k] float32, by expert; slots [slots + 1, 2] each expert and the place of its first
 //   pair, -1 where there is no more; pairs: rows of y; w [experts, n, k]; y [pairs, n]
-// Weights stream through a ring of slices in shared memory to the tensor cores: 16 weight rows on the
-// side of 16, up to 8 tokens on that of 8. The block's eight warps each take a part of every slice's
-// k; their sums are joined in order. k is a multiple of 16.
+// Weights stream through a ring of slices in shared memory to the tensor cores: 16 weight rows on
+// the side of 16, up to 8 tokens on that of 8. The block's eight warps each take a part of every
+// slice's k; their sums are joined in order. k is a multiple of 16.
 
 typedef unsigned short bf16;
 
@@ -18,7 +18,8 @@ __device__ inline unsigned address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 __device__ inline void copy16(void* to, const void* from) {  // global to shared, in the background
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(to)), "l"(from) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(to)), "l"(from)
+               : "memory");
 }
 __device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int groups>
@@ -46,8 +47,8 @@ __device__ inline bf16 narrow(float x) {  // to nearest even
   return static_cast<bf16>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// The block's product for bfloat16 weights: partial sums of ROWS x TOKENS for each warp. `weights(i)`
-// is weight row i, or null where there is none; xs [TOKENS][k + 8].
+// The block's product for bfloat16 weights: partial sums of ROWS x TOKENS for each warp.
+// `weights(i)` is weight row i, or null where there is none; xs [TOKENS][k + 8].
 template <class Rows>
 __device__ inline void multiply(Rows weights, bf16* ring, const bf16* xs, float* partials, int k) {
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;

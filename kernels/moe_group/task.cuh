@@ -7,7 +7,7 @@ struct moe_group : MkBody {
   MK_DEVICE static void compute(const MoeGroupArgs& a, int, MkCompute& c) {
     const int choices = c.notes[0] * a.k;
     int32_t* ids = reinterpret_cast<int32_t*>(c.arena);  // [choices]
-    int32_t* first = ids + choices;  // [choices] the pair's place if it is its expert's first, or -1
+    int32_t* first = ids + choices;  // [choices] its place if it is its expert's first pair, or -1
     for (int p = mk_thread(); p < choices; p += MK_COMPUTERS) ids[p] = mk_load_coherent(a.ids + p);
     c.sync();
     for (int p = mk_thread(); p < choices; p += MK_COMPUTERS) {

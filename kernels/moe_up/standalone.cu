@@ -5,9 +5,9 @@
 //   where there is no more; pairs [tokens * top] token * top + choice; w_gate and w_up
 //   [experts, n, k], or one tensor [experts, 2 n, k] given twice, in which up begins at up_row;
 //   act [tokens * top, n]
-// Weights stream through a ring of slices in shared memory to the tensor cores: 16 weight rows on the
-// side of 16, up to 8 tokens on that of 8. The block's eight warps each take a part of every slice's
-// k; their sums are joined in order. k is a multiple of 16.
+// Weights stream through a ring of slices in shared memory to the tensor cores: 16 weight rows on
+// the side of 16, up to 8 tokens on that of 8. The block's eight warps each take a part of every
+// slice's k; their sums are joined in order. k is a multiple of 16.
 
 typedef unsigned short bf16;
 
@@ -22,7 +22,8 @@ __device__ inline unsigned address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 __device__ inline void copy16(void* to, const void* from) {  // global to shared, in the background
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(to)), "l"(from) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(to)), "l"(from)
+               : "memory");
 }
 __device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int groups>
@@ -59,8 +60,8 @@ __device__ inline float gated(float gate, float up) {  // silu(gate) up
   return __fmul_rn(__fdiv_rn(gate, __fadd_rn(1.0f, exp2_fast(__fmul_rn(gate, -1.44269504f)))), up);
 }
 
-// The block's product for bfloat16 weights: partial sums of ROWS x TOKENS for each warp. `weights(i)`
-// is weight row i, or null where there is none; xs [TOKENS][k + 8].
+// The block's product for bfloat16 weights: partial sums of ROWS x TOKENS for each warp.
+// `weights(i)` is weight row i, or null where there is none; xs [TOKENS][k + 8].
 template <class Rows>
 __device__ inline void multiply(Rows weights, bf16* ring, const bf16* xs, float* partials, int k) {
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;

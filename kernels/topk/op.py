@@ -32,10 +32,10 @@ OP = Op(
     tiles=lambda a: a.ids.shape[0],
     access=access,
     arena=lambda a: 4 * (-(-a.experts // 16) * 16 + 16),
-    shared=lambda a: 4 * (a.experts + 2 * a.k),
+    shared=lambda a, rows: 4 * (a.experts + 2 * a.k),
     order=(
-        "exact: the lower index wins a tie; exponentials summed in 16 lanes (32 on a GPU), expert e "
-        "in lane e % 16, lanes joined in halves; the chosen summed best first. "
+        "exact: the lower index wins a tie; exponentials summed in 16 lanes (32 on a GPU), expert "
+        "e in lane e % 16, lanes joined in halves; the chosen summed best first. "
         "GPU: exp(x) = exp2(x * log2 e), approximate"
     ),
     folder=Path(__file__).parent,

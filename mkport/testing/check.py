@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mkport.compose import Program, compose_cpu
+from mkport.compose.cuda import CudaProgram
 from mkport.declare import Op
 from mkport.declare.case import Case, from_bf16
 from mkport.errors import UserError
@@ -58,15 +59,15 @@ def check_op(
     dtype: str = "bf16",
     workers: int = 2,
     seed: int = 0,
-    program: Program | None = None,
+    program: Program | CudaProgram | None = None,
 ) -> list[Verdict]:
     """Checks one form of an op on each shape; one verdict a shape.
 
     `shapes` maps a name to keyword arguments of the oracle's `make`; the op's own `SHAPES` when
-    absent. `dtype` ("bf16", "f32") is the storage of weights and cache. `program` is a composed
-    program to use, that holds the op; for "cuda" and "host", which run the CUDA source on the GPU
-    or on the CPU, it is composed here. Raises UserError for an unknown machine or form, and for
-    one that the op has no file for.
+    absent. `dtype` ("bf16", "f32") is the storage of weights and cache. `program` is a program to
+    use that holds the op, composed for the machine ("cuda" and "host" run the CUDA source, on the
+    GPU or on the CPU); absent, one of this op alone is composed. Raises UserError for an unknown
+    machine or form, and for one that the op has no file for.
     """
     if machine not in MACHINES:
         raise UserError(f"There is no machine {machine!r}; the machines are {', '.join(MACHINES)}.")
@@ -75,7 +76,11 @@ def check_op(
     if machine != "cpu":
         from mkport.testing.cuda_check import check_cuda
 
-        return check_cuda(op, machine, form, shapes, dtype=dtype, workers=workers, seed=seed)
+        assert program is None or isinstance(program, CudaProgram)
+        return check_cuda(
+            op, machine, form, shapes, dtype=dtype, workers=workers, seed=seed, program=program
+        )
+    assert program is None or isinstance(program, Program)
     if form == "step":
         from mkport.testing.step import check_step
 

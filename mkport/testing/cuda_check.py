@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mkport.compose.cuda import compose_cuda
+from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.declare import Op
 from mkport.errors import UserError
 from mkport.testing.check import Form, Verdict, judge
@@ -23,6 +23,7 @@ def check_cuda(
     dtype: str,
     workers: int,
     seed: int,
+    program: CudaProgram | None = None,
 ) -> list[Verdict]:
     """One verdict a shape; arguments and errors as for `check_op`.
 
@@ -33,7 +34,7 @@ def check_cuda(
     if form == "step":
         raise UserError(f"The step form has no {machine} machine in this version.")
     oracle = load_part(op, "oracle")
-    program = compose_cuda([op], dtype, dtype)
+    program = program or compose_cuda([op], dtype, dtype)
     verdicts = []
     for name, shape in (shapes or oracle.SHAPES).items():
         case = oracle.make(np.random.default_rng([seed, *name.encode()]), dtype, dtype, **shape)

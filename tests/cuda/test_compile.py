@@ -16,6 +16,7 @@ from mkport.library import all_ops
 from mkport.machines.cuda.nvrtc import Nvrtc
 
 ARCHS = ("sm_80", "sm_90a", "sm_100", "sm_120")
+SLOW = pytest.mark.slow
 REGISTERS = 168  # of each of a worker's 384 threads
 WITH_TASK = [op for op in all_ops().values() if (op.folder / "task.cuh").is_file()]
 STANDALONE = [op for op in all_ops().values() if (op.folder / "standalone.cu").is_file()]
@@ -75,6 +76,23 @@ def test_the_megakernel_compiles_within_its_registers(nvrtc: Nvrtc, arch: str, d
     made = nvrtc.compile(compose_cuda(WITH_TASK, dtype, dtype).source, arch)
     assert made.cubin.startswith(b"\x7fELF")
     assert 0 < made.registers["megakernel"] <= REGISTERS
+
+
+@pytest.mark.parametrize("op", WITH_TASK, ids=lambda op: op.name)
+@pytest.mark.parametrize(
+    ("arch", "dtype"),
+    [
+        pytest.param(arch, dtype, marks=[] if (arch, dtype) == ("sm_90a", "bf16") else SLOW)
+        for arch in ARCHS
+        for dtype in ("bf16", "f32")
+    ],
+)
+def test_no_op_spills(nvrtc: Nvrtc, arch: str, dtype: str, op: Op) -> None:
+    """Inlined, where a spill is one: what a call saves is counted as spilled too."""
+    source = compose_cuda([op], dtype, dtype).source
+    separate = "#define MK_SEPARATE __device__ __noinline__"
+    assert source.count(separate) == 1
+    made = nvrtc.compile(source.replace(separate, "#define MK_SEPARATE __device__ inline"), arch)
     assert made.spills == {"megakernel": 0}
 
 

@@ -136,7 +136,7 @@ MK_INLINE int64_t mk_load_immutable(const int64_t* p) {
 }
 MK_INLINE mk_word4 mk_load_immutable16(const void* p) {  // 16 bytes aligned
   mk_word4 x;
-  asm("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"  // mk_load_immutable16
+  asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"  // mk_load_immutable16
       : "=r"(x.v[0]), "=r"(x.v[1]), "=r"(x.v[2]), "=r"(x.v[3])
       : "l"(p));
   return x;
@@ -167,8 +167,8 @@ MK_INLINE mk_word4 mk_load_coherent16(const void* p) {  // 16 bytes aligned
                : "memory");
   return x;
 }
-// The same address, as one value: in a loop the compiler would take a sum apart, and keep each load's
-// own part of it in registers.
+// The same address, as one value: in a loop the compiler would take a sum apart, and keep each
+// load's own part of it in registers.
 template <class T>
 MK_INLINE T* mk_whole(T* p) {
   asm volatile("" : "+l"(p));

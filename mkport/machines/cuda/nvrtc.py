@@ -26,7 +26,8 @@ class Compiled:
     cubin: bytes
     log: str
     registers: dict[str, int]  # a thread
-    spills: dict[str, int]  # bytes stored and loaded, a thread
+    spills: dict[str, int]  # bytes stored and loaded, a thread; of called functions too, as
+    # which the registers that a call saves count as well
 
 
 class Nvrtc:
@@ -83,15 +84,17 @@ class Nvrtc:
 
 
 def usage(log: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Registers and spilled bytes of each kernel, from the assembler's verbose log."""
+    """Registers of each kernel and spilled bytes of each function, from the assembler's log."""
     registers: dict[str, int] = {}
     spills: dict[str, int] = {}
-    kernel = ""
+    kernel = function = ""
     for line in log.splitlines():
         if found := re.search(r"Compiling entry function '(\w+)'", line):
             kernel = found[1]
+        if found := re.search(r"Function properties for (\w+)", line):
+            function = found[1]
         if found := re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", line):
-            spills[kernel] = int(found[1]) + int(found[2])
+            spills[function] = int(found[1]) + int(found[2])
         if found := re.search(r"Used (\d+) registers", line):
             registers[kernel] = int(found[1])
     return registers, spills

@@ -104,9 +104,9 @@ MK_DEVICE inline void mk_wait_late(MkRole& role, const MkBox& box) {
   role.guard.dead = mk_warp_any(role.guard.dead);
 }
 
-// Each role's part of one record of op Body, called by the generated dispatch. Staging and computing
-// are functions of their own, a call a record: in one function with all ops' registers at once many
-// would spill. They work on copies of their role's state, which can stay in registers.
+// Each role's part of one record of op Body, called by the generated dispatch. Staging and
+// computing are functions of their own, a call a record: in one function with all ops' registers at
+// once many would spill. They work on copies of their role's state, which can stay in registers.
 
 template <class Body>
 MK_DEVICE inline int mk_part(const MkRun& run, int i) {

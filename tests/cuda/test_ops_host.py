@@ -1,0 +1,157 @@
+"""Products with epilogues, routing and experts on the CUDA source, in the host build.
+
+Every op by the law and bit for bit in every form; a token's bits in any company; what does not fit
+or is not there. A program of all these ops serves the default tests.
+"""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mkport.compose.cuda import CudaProgram, compose_cuda
+from mkport.declare.case import Case
+from mkport.library import find_op
+from mkport.machines.host.machine import HostMachine
+from mkport.plan import deal
+from mkport.testing import check_op
+from mkport.testing.check import Form
+from mkport.testing.cuda_forms import run_solo, run_standalone
+from mkport.testing.parts import load_part
+from mkport.verify import verify
+from tests.kernels.moe_chain import OPS as CHAIN_OPS
+from tests.kernels.moe_chain import Sizes, chain, random_arrays
+
+pytestmark = pytest.mark.usefixtures("host")
+
+OPS = (
+    "gemm_silu", "gemm_rope", "topk", "moe_group", "moe_up", "moe_down", "moe_combine",
+)  # fmt: skip
+EXPERTS: dict[str, Any] = {"tokens": 8, "experts": 9, "top": 4, "n": 21, "k": 48}
+
+
+@cache
+def program(dtype: str = "bf16") -> CudaProgram:
+    """All of `OPS` in one file."""
+    return compose_cuda([find_op(name) for name in OPS], dtype, dtype)
+
+
+def made(name: str, dtype: str = "bf16", **shape: Any) -> Case:
+    """A case as the op's oracle makes it."""
+    oracle = load_part(find_op(name), "oracle")
+    return oracle.make(np.random.default_rng(0), dtype, dtype, **shape)
+
+
+def solo(name: str, case: Case, workers: int = 3, seed: int = 0) -> dict[str, np.ndarray]:
+    """The outputs of a megakernel of one op."""
+    return run_solo(find_op(name), case, program(), "host", workers, seed)
+
+
+@pytest.mark.parametrize("form", ["ported", "solo"])
+@pytest.mark.parametrize("name", OPS)
+def test_an_op_is_lawful_and_has_the_standalone_s_bits(name: str, form: Form) -> None:
+    for verdict in check_op(find_op(name), "host", form, workers=3, program=program()):
+        assert verdict.ok, verdict
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["standalone", "ported", "solo"])
+@pytest.mark.parametrize("name", OPS)
+def test_an_op_with_float32_weights(name: str, form: Form) -> None:
+    given = None if form == "standalone" else program("f32")
+    for verdict in check_op(find_op(name), "host", form, dtype="f32", workers=3, program=given):
+        assert verdict.ok, verdict
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k", [1024, 1040, 2064])
+@pytest.mark.parametrize("name", ["gemm_silu", "gemm_rope", "moe_up", "moe_down"])
+def test_more_than_one_slice(name: str, k: int) -> None:
+    sizes: dict[str, Any] = {
+        "gemm_silu": {"tokens": 8, "rows": 7, "n": 24},
+        "gemm_rope": {"tokens": 8, "rows": 7, "heads": 1, "head_dim": 32},
+    }.get(name, {"tokens": 8, "experts": 4, "top": 2, "n": 24})
+    for verdict in check_op(
+        find_op(name), "host", "solo", {f"k = {k}": {**sizes, "k": k}}, program=program()
+    ):
+        assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize("name", ["gemm_silu", "gemm_rope"])
+def test_a_token_has_the_same_bits_in_any_batch(name: str) -> None:
+    sizes: dict[str, Any] = {"n": 20} if name == "gemm_silu" else {"heads": 1, "head_dim": 32}
+    case = made(name, tokens=8, rows=8, k=80, **sizes)
+    whole = solo(name, case)["y"]
+    for rows in (0, 1, 3, 8):
+        case.arrays["count"][0] = rows
+        y = solo(name, case, seed=rows)["y"]
+        assert y[:rows].tobytes() == whole[:rows].tobytes()
+        assert np.isnan(y[rows:]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "output"), [("moe_up", "x", "act"), ("moe_down", "act", "y")]
+)
+def test_a_pair_has_the_same_bits_with_any_mates(name: str, source: str, output: str) -> None:
+    """Each of an expert's pairs again, alone with its expert; the others' activations are NaN."""
+    case = made(name, **{**EXPERTS, "top": 1}, only=2)
+    whole = solo(name, case)[output]
+    for pair in (0, 3, 7):
+        alone = case.copy()
+        token = int(case.arrays["pairs"][pair])
+        alone.arrays[source][np.arange(8) != (token if name == "moe_up" else pair)] = np.nan
+        row = pair if name == "moe_up" else token
+        assert solo(name, alone)[output][row].tobytes() == whole[row].tobytes()
+        first = case.copy()  # the pair is its slot's first and only one
+        first.arrays["pairs"][0] = token
+        first.arrays["slots"][1:, 1] = 1
+        if name == "moe_down":
+            first.arrays["act"][0] = case.arrays["act"][pair]
+        row = 0 if name == "moe_up" else token
+        want = whole[pair if name == "moe_up" else token]
+        assert solo(name, first)[output][row].tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 8])
+def test_experts_whose_inputs_do_not_fit_are_fetched(tokens: int) -> None:
+    """One worker has all slots, up to 32 pairs, of which a stage buffer holds 24."""
+    case = made("moe_down", **{**EXPERTS, "tokens": tokens})
+    alone = solo("moe_down", case, workers=1)["y"]
+    assert run_standalone(find_op("moe_down"), case, "host")["y"].tobytes() == alone.tobytes()
+    for workers in (2, 5, 9):
+        assert solo("moe_down", case, workers, seed=workers)["y"].tobytes() == alone.tobytes()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_broken_row_of_logits_has_no_experts(bad: float) -> None:
+    case = made("topk", tokens=3, rows=3, experts=40, k=6, softmax=1)
+    whole = solo("topk", case)
+    case.arrays["z"][1, 17] = bad
+    for got in (solo("topk", case), run_standalone(find_op("topk"), case, "host")):
+        assert (got["ids"][1] == -1).all() and np.isnan(got["weights"][1]).all()
+        assert (got["ids"][[0, 2]] == whole["ids"][[0, 2]]).all()
+        assert (got["weights"][[0, 2]] == whole["weights"][[0, 2]]).all()
+
+
+def test_a_layer_of_experts_is_the_same_for_all_workers_and_seeds() -> None:
+    """Router to sum, twice: the loaders of expert ops wait for what the router has chosen."""
+    sizes = Sizes(tokens=4, experts=6, top=2, hidden=64, ffn=48, layers=2)
+    ops = [find_op(name) for name in CHAIN_OPS]
+    if not all((op.folder / "task.cuh").is_file() for op in ops):
+        pytest.skip("an op of the chain has no CUDA task")
+    whole = compose_cuda(ops, "bf16", "bf16")
+    arrays = random_arrays(sizes, np.random.default_rng(0), 3)
+    seen = set()
+    for seed in range(6):
+        schedule = deal(chain(sizes, ops), 1 + seed, share="strided")
+        verify(schedule)
+        given = {name: array.copy() for name, array in arrays.items()}
+        machine = HostMachine(whole, schedule, given, seed=seed)
+        machine.poison()
+        for _ in range(2):
+            machine.step()
+        x = machine.tensors["x"]
+        assert np.isfinite(x[:3]).all() and (x[:3] != arrays["x"][:3]).any()
+        seen.add(x[:3].tobytes())
+    assert len(seen) == 1
