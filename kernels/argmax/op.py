@@ -23,7 +23,7 @@ OP = Op(
     ),
     tiles=lambda a: a.y.shape[0],
     access=access,
-    shared=lambda a: 8 * 12,  # each warp's value, index and flag
+    shared=lambda a, rows: 8 * 12,  # each warp's value, index and flag
     order="exact: the lower index wins a tie",
     folder=Path(__file__).parent,
 )

@@ -18,6 +18,17 @@ def tiles(a):
     return a.q.shape[0] * a.splits * a.kv_heads
 
 
+def shared(a, rows):
+    """Bytes of the arguments, and of 8 warps' sums, m and l.
+
+    On the tensor cores those of 8 queries, the blocks' places and the queries; otherwise of one query, and the
+    weights of each warp's 32 keys.
+    """
+    if a.k_pages.dtype == "bf16" and a.head_dim in (64, 128):
+        return 128 + 8 * 8 * 4 * (a.head_dim + 4 + 2) + 16 * 8 + 8 * 2 * (a.head_dim + 32)
+    return 128 + 8 * 4 * (a.head_dim + 2 + 32)
+
+
 def access(a, tile):
     """A tile reads its heads' queries and, of its kv head, keys of earlier steps and of this one.
 
@@ -30,9 +41,9 @@ def access(a, tile):
     token = tile // (a.kv_heads * a.splits)
     group = a.heads // a.kv_heads
     columns = (head * a.head_dim, (head + 1) * a.head_dim)
-    yield read("count", (0, 1))
-    yield read("rows", (0, tokens), (0, 2))
-    yield read("page_table", (0, a.page_table.shape[0]), (0, a.page_table.shape[1]))
+    yield immutable("count", (0, 1))
+    yield immutable("rows", (0, tokens), (0, 2))
+    yield immutable("page_table", (0, a.page_table.shape[0]), (0, a.page_table.shape[1]))
     yield read("q", (token, token + 1), (columns[0] * group, columns[1] * group))
     for pages in ("k_pages", "v_pages"):
         yield immutable(pages, (0, tokens), (PAST, PAST + 1), columns)
@@ -67,10 +78,16 @@ OP = Op(
         # of each query head: sums; vectors m, l, e^(m - m'), weights; the scores' partial lanes
         4 * (a.heads // a.kv_heads) * (a.head_dim + 4 * 16 + 16 * 16)
     ),
+    shared=shared,
     order=(
-        "score = scale * (q . k as in gemm); blocks of 16 keys at absolute positions, ascending: "
-        "m' = max(m, block), l' = fma(l, e^(m - m'), sum of the block's lanes joined in halves), "
-        "acc' = acc * e^(m - m'), then one fused multiply-add a key, ascending"
+        "CPU: score = scale * (q . k as in gemm); blocks of 16 keys at absolute positions, "
+        "ascending: m' = max(m, block), l' = fma(l, e^(m - m'), sum of the block's lanes joined in halves), "
+        "acc' = acc * e^(m - m'), then one fused multiply-add a key, ascending. "
+        "GPU, bfloat16 cache and heads of 64 or 128: blocks go to 8 warps in turn; scores of "
+        "queries rounded to bfloat16, even and odd steps of 16 columns apart; a block's weights "
+        "are joined in halves, and rounded to bfloat16 when they meet the values. GPU otherwise: "
+        "warp w has keys 32 w on; fused multiply-adds, ascending. Both: warps in order by fused "
+        "multiply-adds with e^(m_w - m)"
     ),
     folder=Path(__file__).parent,
 )

@@ -144,3 +144,14 @@ def call_standalone(kernel, a):
     q = a.q[:live].reshape(live, a.heads, a.head_dim)
     scale, partial = np.float32(a.scale), a.partial[:live]
     kernel(q, a.k_pages, a.v_pages, a.page_table, a.rows[:live], a.window, scale, partial)
+
+
+def call_standalone_cuda(launch, a):
+    """Launches the standalone CUDA kernel on a case's arrays."""
+    live, dim = int(a.count[0]), a.head_dim
+    kernel = "attention_f32" if a.k_pages.dtype == np.float32 else "attention_bf16"
+    shared = 8 * 8 * (dim + 2) * 4 if dim in (64, 128) else 8 * (dim + 2 + 32) * 4
+    sizes = (a.heads, a.kv_heads, dim, a.page, a.splits, a.window, a.pages_per_sequence)
+    tensors = (a.q, a.rows, a.page_table, a.k_pages, a.v_pages, a.partial)
+    if live:
+        launch(kernel, live * a.splits * a.kv_heads, 256, shared, *tensors, *sizes, a.scale)

@@ -29,9 +29,11 @@ OP = Op(
     tiles=lambda a: a.y.shape[0],
     access=access,
     arena=lambda a: 4 * 16 * a.splits,  # of one head: a vector e^(m_s - m) for each split
+    shared=lambda a, rows: 4 * 8 * a.splits,  # each warp's factors
     order=(
         "m = the largest m_s; splits ascending from the first live one: acc' = fma(acc_s, "
-        "e^(m_s - m), acc), l' = fma(l_s, e^(m_s - m), l); y = acc / l"
+        "e^(m_s - m), acc), l' = fma(l_s, e^(m_s - m), l); y = acc / l. "
+        "GPU: the same, but l in 32 lanes, split after split, joined in halves"
     ),
     folder=Path(__file__).parent,
 )

@@ -74,3 +74,12 @@ def call_standalone(kernel, a):
     live = int(a.count[0])
     y = a.y[:live].reshape(live, a.heads, a.head_dim)
     kernel(a.partial[:live], a.rows[:live, 1], a.window, y)
+
+
+def call_standalone_cuda(launch, a):
+    """Launches the standalone CUDA kernel on a case's arrays."""
+    live = int(a.count[0])
+    sizes = (live, a.heads, a.head_dim, a.splits, a.window)
+    if live:
+        blocks = -(-live * a.heads // 8)
+        launch("attention_combine", blocks, 256, 0, a.partial, a.rows, a.y, *sizes)

@@ -26,7 +26,7 @@ OP = Op(
     ),
     tiles=lambda a: a.y.shape[0],
     access=access,
-    shared=lambda a: 4 * a.k,
+    shared=lambda a, rows: 4 * a.k,
     order=(
         "mean = sum of x / k; rest = sum of (x - mean) / k, what rounding left of the mean; "
         "centred = (x - mean) - rest; variance = sum of centred^2 / k; "

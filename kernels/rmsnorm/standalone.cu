@@ -17,7 +17,8 @@ __device__ inline float squares(const float* x, int k, int thread, int threads) 
 
 __device__ inline void scale(const float* x, const float* w, float* y, int k, float eps, float sum,
                              int thread, int threads) {
-  const float r = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(sum, static_cast<float>(k)), eps)));
+  const float mean = __fdiv_rn(sum, static_cast<float>(k));
+  const float r = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
   for (int i = thread * 4; i < k; i += threads * 4)
     for (int j = i; j < i + 4; j++) y[j] = __fmul_rn(__fmul_rn(x[j], r), w[j]);
 }
