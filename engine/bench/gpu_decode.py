@@ -25,7 +25,7 @@ from mkport.models.sizes import config_of
 from mkport.models.step import StepShape
 from mkport.plan import Graph, deal
 from mkport.plan.bytes import distinct, step_bytes
-from mkport.trace import render, summarise
+from mkport.trace import Trace, render, summarise
 from mkport.trace.collect import collect
 from mkport.verify import verify
 
@@ -72,6 +72,22 @@ def tensors_of(graph: Graph, shape: StepShape, table: np.ndarray, vocab: int) ->
         "logit_count": np.array([rows], np.int32),
         "logit_rows": np.arange(rows, dtype=np.int32),
     }
+
+
+def phases(trace: Trace, layer: str) -> str:
+    """When the tasks of a layer's nodes ran, in us from the layer's first: a line a node."""
+    chosen = [n for n, (label, _) in enumerate(trace.nodes) if label.startswith(f"{layer} /")]
+    begin = min(trace.times[trace.node == n, 1].min() for n in chosen)
+    lines = [
+        f"{layer}, us            first ready   last ready    first end     last end   mean busy"
+    ]
+    for n in chosen:
+        times = (trace.times[trace.node == n] - begin) / 1e3
+        ready, end = times[:, 1], times[:, 2]
+        figures = (ready.min(), ready.max(), end.min(), end.max(), (end - ready).mean())
+        name = trace.nodes[n][0].split(" / ")[1]
+        lines.append(f"{name:18}" + "".join(f"{value:13.1f}" for value in figures))
+    return "\n".join(lines)
 
 
 def measure(family: str, size: str, batch: int, context: int, repeats: int) -> dict[str, Any]:
@@ -137,6 +153,7 @@ def measure(family: str, size: str, batch: int, context: int, repeats: int) -> d
         "share_of_datasheet": nbytes / seconds / DATASHEET.get(gpu().name, float("nan")),
         "memory_bytes": int(cupy.get_default_memory_pool().total_bytes()),
         "summary": render(summarise(trace)),
+        "phases": phases(trace, f"layer {config.layers // 2}"),
     }
 
 
@@ -152,6 +169,7 @@ def main() -> None:
     given = parser.parse_args()
     result = measure(given.family, given.size, given.batch, given.context, given.repeats)
     print(result.pop("summary"))
+    print(result.pop("phases"))
     print(
         f"batch {given.batch}, context {given.context}: {result['median_s'] * 1e3:.3f} ms, "
         f"{result['tokens_per_second']:.1f} tokens/s, {result['bytes'] / 1e9:.2f} GB, "

@@ -10,7 +10,7 @@ TILE_ROWS = 16  # weight rows, that is output columns, of a tile
 DOT_ARENA = 4 * 16 * (4 * TILE_ROWS + 8 * 4 * 4)  # dot_rows: lanes of 4 tokens, chains of 8 rows
 
 
-def staged_bytes(w, k, rows=8):
+def staged_bytes(w, k, rows):
     """What `rows` rows of k activations, padded, take in a GPU's shared memory."""
     return rows * (k * DTYPE_BYTES[w.dtype] + 16)
 
@@ -49,7 +49,7 @@ OP = Op(
     tiles=tiles,
     access=access,
     arena=lambda a: DOT_ARENA,
-    shared=lambda a: staged_bytes(a.w, a.k),
+    shared=lambda a, rows: staged_bytes(a.w, a.k, rows),
     rows=lambda a: a.y.shape[0],
     order=(
         "CPU: slices of 16 k, slice i to chain i % 4, fused multiply-add in each lane; chains "

@@ -35,11 +35,12 @@ def access(a, tile):
     yield write("y", (slot, slot + 1), columns)
 
 
-def staged(a):
-    """GPU: 24 pairs of bfloat16 (12 of float32), and the lists of slots, places, and pairs."""
-    rows = 48 // DTYPE_BYTES[a.w.dtype]
-    words = 2 * (a.slot_count + 1) + 2 * a.slot_count + rows + a.pairs.shape[0]
-    return staged_bytes(a.w, a.k, rows) + 4 * words
+def staged(a, rows):
+    """GPU: 24 pairs of bfloat16 (12 of float32), 8 if a step has one token; and lists of slots,
+    places, and pairs."""
+    pairs = 8 if rows == 1 else 48 // DTYPE_BYTES[a.w.dtype]
+    words = 2 * (a.slot_count + 1) + 2 * a.slot_count + pairs + a.pairs.shape[0]
+    return staged_bytes(a.w, a.k, pairs) + 4 * words
 
 
 OP = Op(

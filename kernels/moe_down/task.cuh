@@ -9,7 +9,7 @@ struct moe_down : MkBody {
   typedef MkExperts E;
   static constexpr bool late = true;
   enum {
-    STAGED = 48 / sizeof(mk_weight),  // rows that a stage buffer holds
+    STAGED = MK_ROWS == 1 ? 8 : 48 / sizeof(mk_weight),  // rows that a stage buffer holds
     SPARE = P::TOKENS,                // of them, the last ones, for a tile's fetch if not all fit
   };
 

@@ -64,7 +64,7 @@ OP = Op(
     tiles=lambda a: 1,
     access=access,
     arena=lambda a: 4 * (a.experts + 1),
-    shared=lambda a: 8 * a.ids.shape[0] * a.k,
+    shared=lambda a, rows: 8 * a.ids.shape[0] * a.k,
     order="exact: experts ascending, tokens ascending within an expert",
     folder=Path(__file__).parent,
 )

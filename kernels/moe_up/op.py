@@ -65,8 +65,8 @@ OP = Op(
     tiles=tiles,
     access=access,
     arena=lambda a: 2 * DOT_ARENA,  # both products
-    shared=lambda a: (
-        staged_bytes(a.w_gate, a.k)
+    shared=lambda a, rows: (
+        staged_bytes(a.w_gate, a.k, rows)
         + 4 * (2 * (a.slot_count + 1) + a.pairs.shape[0])  # and the lists
     ),
     rows=lambda a: a.x.shape[0],

@@ -18,7 +18,7 @@ struct moe_up : MkBody {
   // Behind the staged tokens: slots [slot_count + 1][2], then pairs.
   template <class T>
   MK_DEVICE static T* lists(const MoeUpArgs& a, T* buffer) {
-    return buffer + P::TOKENS * (a.k + P::PAD) * sizeof(mk_weight);
+    return buffer + MK_ROWS * (a.k + P::PAD) * sizeof(mk_weight);
   }
   MK_DEVICE static int slot_words(const MoeUpArgs& a) { return 2 * (a.slot_count + 1); }
 

@@ -64,7 +64,7 @@ class Op:
     `tiles(a)` is the number of tiles of a node with arguments `a`. `access(a, tile)` yields what
     the tiles `tile` (int64 array) touch. `order` is the arithmetic order in words: k-slices,
     accumulation chains, how partials join. `arena(a)` is the scratch a body may use, in bytes.
-    On a GPU `shared(a)` is the bytes of the buffer in shared memory that a record's inputs are
+    On a GPU `shared(a, rows)` is the bytes of the buffer in shared memory that a record's inputs are
     staged in, and `rows(a)` the token rows that a tile computes side by side.
     """
 
@@ -76,7 +76,7 @@ class Op:
     order: str
     folder: Path
     arena: Callable[[Any], int] = field(default=lambda a: 0)
-    shared: Callable[[Any], int] = field(default=lambda a: 0)
+    shared: Callable[[Any, int], int] = field(default=lambda a, rows: 0)
     rows: Callable[[Any], int] = field(default=lambda a: 0)
 
     def __post_init__(self) -> None:

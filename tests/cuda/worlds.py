@@ -34,7 +34,7 @@ TWICE = Op(  # an op whose body has only the compute role
     access=_twice,
     order="none",
     folder=Path(__file__).parent / "twice",
-    shared=lambda a: a.k * 4,
+    shared=lambda a, rows: a.k * 4,
 )
 
 

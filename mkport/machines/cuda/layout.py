@@ -42,7 +42,7 @@ def shared_of(program: CudaProgram, schedule: Schedule, available: int) -> Share
     """
     stage = 0
     for node in schedule.graph.nodes:
-        need = node.op.shared(node.bound)
+        need = node.op.shared(node.bound, program.rows)
         if node.op.rows(node.bound) > program.rows:
             raise UserError(
                 f"{node.label} has {node.op.rows(node.bound)} token rows, but the program was "

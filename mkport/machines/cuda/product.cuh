@@ -43,7 +43,7 @@ struct MkProduct {
     }
   }
 
-  // Stages `tokens` rows of x: [TOKENS][k + PAD] in the weights' storage type. Rows that no token
+  // Stages `tokens` rows of x: [MK_ROWS][k + PAD] in the weights' storage type. Rows that no token
   // has stay as they are.
   MK_DEVICE static void stage(const MkStage& s, const float* x, int k, int tokens) {
     s.copy(reinterpret_cast<mk_weight*>(s.buffer), k + PAD, x, k, tokens);
@@ -51,7 +51,7 @@ struct MkProduct {
 
   // This warp's sums over k, left in its partials: [ROWS][TOKENS]. x: the first of `tokens` staged
   // rows; a row behind the last one gives sums that mean nothing.
-  MK_DEVICE static void compute(MkCompute& c, const char* staged, int k, int tokens = TOKENS) {
+  MK_DEVICE static void compute(MkCompute& c, const char* staged, int k, int tokens = MK_ROWS) {
     float sums[2][4] = {};
     const mk_weight* x = reinterpret_cast<const mk_weight*>(staged);
     for (int k0 = 0; k0 < k; k0 += SLICE) {
