@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mkport.declare import RECORD
+from mkport.declare import RECORD, Op
 from mkport.errors import UserError
-from mkport.kernels.gemm.op import OP as GEMM
+from mkport.library import all_ops
 from mkport.machines.cpu.machine import Stuck
 from mkport.machines.cuda.gpu import gpu
 from mkport.machines.cuda.machine import CudaMachine
@@ -15,6 +15,7 @@ from mkport.testing import check_op
 from mkport.testing.check import Form
 from tests.cuda.worlds import NODES, chain
 
+WITH_TASK = [op for op in all_ops().values() if (op.folder / "task.cuh").is_file()]
 RESULT = "ab"[(NODES - 1) % 2]
 
 
@@ -36,8 +37,9 @@ def test_without_a_gpu_it_says_so() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 @pytest.mark.parametrize("form", ["standalone", "ported", "solo"])
-def test_every_form_is_lawful_and_has_the_standalone_s_bits(form: Form, dtype: str) -> None:
-    for verdict in check_op(GEMM, "cuda", form, dtype=dtype, workers=gpu().multiprocessors):
+@pytest.mark.parametrize("op", WITH_TASK, ids=lambda op: op.name)
+def test_every_form_is_lawful_and_has_the_standalone_s_bits(op: Op, form: Form, dtype: str) -> None:
+    for verdict in check_op(op, "cuda", form, dtype=dtype, workers=gpu().multiprocessors):
         assert verdict.ok, verdict
 
 
