@@ -21,8 +21,8 @@ def tiles(a):
 def shared(a, rows):
     """Bytes of the arguments, and of 8 warps' sums, m and l.
 
-    On the tensor cores those of 8 queries, the blocks' places and the queries; otherwise of one query, and the
-    weights of each warp's 32 keys.
+    On the tensor cores those of 8 queries, the blocks' places and the queries; otherwise of one
+    query, and the weights of each warp's 32 keys.
     """
     if a.k_pages.dtype == "bf16" and a.head_dim in (64, 128):
         return 128 + 8 * 8 * 4 * (a.head_dim + 4 + 2) + 16 * 8 + 8 * 2 * (a.head_dim + 32)
@@ -81,8 +81,8 @@ OP = Op(
     shared=shared,
     order=(
         "CPU: score = scale * (q . k as in gemm); blocks of 16 keys at absolute positions, "
-        "ascending: m' = max(m, block), l' = fma(l, e^(m - m'), sum of the block's lanes joined in halves), "
-        "acc' = acc * e^(m - m'), then one fused multiply-add a key, ascending. "
+        "ascending: m' = max(m, block), l' = fma(l, e^(m - m'), sum of the block's lanes joined "
+        "in halves), acc' = acc * e^(m - m'), then one fused multiply-add a key, ascending. "
         "GPU, bfloat16 cache and heads of 64 or 128: blocks go to 8 warps in turn; scores of "
         "queries rounded to bfloat16, even and odd steps of 16 columns apart; a block's weights "
         "are joined in halves, and rounded to bfloat16 when they meet the values. GPU otherwise: "

@@ -8,7 +8,6 @@ import numpy as np
 
 from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.declare import Op
-from mkport.errors import UserError
 from mkport.testing.check import Form, Verdict, judge
 from mkport.testing.cuda_forms import run_solo, run_standalone
 from mkport.testing.parts import load_part
@@ -28,11 +27,13 @@ def check_cuda(
     """One verdict a shape; arguments and errors as for `check_op`.
 
     Where weights or cache are bfloat16 the tensor cores take bfloat16 activations too, so the law
-    compares with PyTorch in bfloat16. In the host build `seed` also chooses the order that workers are stepped
-    in.
+    compares with PyTorch in bfloat16. In the host build `seed` also chooses the order that
+    workers are stepped in.
     """
     if form == "step":
-        raise UserError(f"The step form has no {machine} machine in this version.")
+        from mkport.testing.step import check_step
+
+        return check_step(op, machine, dtype=dtype, workers=workers, seed=seed)
     oracle = load_part(op, "oracle")
     program = program or compose_cuda([op], dtype, dtype)
     verdicts = []

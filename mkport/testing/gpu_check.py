@@ -1,7 +1,7 @@
 """Is the CUDA machine right on this GPU, and fast? Run as `python -m mkport.testing.gpu_check`.
 
-Compiles gemm for the device, holds its three forms to the law and to each other's bits, repeats
-runs, plants a lost signal, and only then times it beside `torch.matmul`.
+Compiles the ops for the device, holds all their forms to the law and to each other's bits, repeats
+runs, plants a lost signal, and only then times gemm beside `torch.matmul`, and attention.
 """
 
 import statistics
@@ -19,18 +19,19 @@ import numpy as np
 from mkport.compose.cuda import compose_cuda
 from mkport.declare import RECORD
 from mkport.declare.case import to_bf16
-from mkport.library import find_op
+from mkport.library import all_ops, find_op
 from mkport.machines.cpu.machine import Stuck
 from mkport.machines.cuda.gpu import gpu
 from mkport.machines.cuda.machine import CudaMachine
 from mkport.machines.cuda.nvrtc import nvrtc
 from mkport.plan import Graph, Schedule, deal
-from mkport.testing.check import check_op
+from mkport.testing.check import FORMS, Verdict, check_op
 from mkport.testing.cuda_forms import GpuLaunch, run_solo, run_standalone, standalone_source
 from mkport.testing.parts import load_part
 from mkport.verify import verify
 
 GEMM = find_op("gemm")
+OPS = [op for op in all_ops().values() if (op.folder / "task.cuh").is_file()]
 MORE_SHAPES: dict[str, dict[str, Any]] = {
     **{f"k = {k}": {"tokens": 8, "rows": 7, "n": 320, "k": k} for k in (16, 64, 96, 768, 1024)},
     "k = 2048": {"tokens": 8, "rows": 8, "n": 4096, "k": 2048, "residual": True},
@@ -48,7 +49,8 @@ def main() -> int:
         f"{here.shared_bytes} bytes of shared memory a block; NVRTC {nvrtc().version}"
     )
     failed = []
-    for part in (compiles, forms, batches, repeats, loses_a_signal, is_timed):
+    parts = (compiles, forms, batches, repeats, loses_a_signal, is_timed, attention_is_timed)
+    for part in parts:
         print(f"\n{part.__name__.replace('_', ' ')}")
         started = time.perf_counter()
         try:
@@ -62,27 +64,46 @@ def main() -> int:
 
 
 def compiles() -> None:
-    """From nothing, for the device; registers and spills."""
-    for dtype in ("bf16", "f32"):
-        made = nvrtc().compile(compose_cuda([GEMM], dtype, dtype).source, gpu().arch)
-        print(f"  {dtype}: {made.registers} registers, {made.spills} bytes spilled")
-        assert made.spills["megakernel"] == 0
+    """From nothing, for the device: all ops together, and gemm alone."""
+    for ops in (OPS, [GEMM]):
+        for dtype in ("bf16", "f32"):
+            started = time.perf_counter()
+            made = nvrtc().compile(compose_cuda(ops, dtype, dtype).source, gpu().arch)
+            took = time.perf_counter() - started
+            spilled = sum(made.spills.values())
+            print(
+                f"  {len(ops):2} ops, {dtype}: {made.registers['megakernel']} registers, "
+                f"{spilled} bytes spilled or saved by calls; {took:.1f} s"
+            )
 
 
 def forms() -> None:
-    """The law, and the same bits in every form."""
-    wrong = []
+    """The law, and the same bits in every form: a line for each op and each failure."""
+    wrong = 0
     for dtype in ("bf16", "f32"):
-        for form in ("standalone", "ported", "solo"):
-            for shapes in (None, MORE_SHAPES):
-                if dtype == "f32" and shapes:
-                    shapes = {name: s for name, s in shapes.items() if s["k"] <= 2048}
-                workers = gpu().multiprocessors
-                for v in check_op(GEMM, "cuda", form, shapes, dtype=dtype, workers=workers):
-                    state = "ok" if v.ok else "WRONG"
-                    print(f"  {state:5} {dtype} {form:10} {v.shape:15} {v.error:.1e} of "
+        program = compose_cuda(OPS, dtype, dtype)
+        for op in OPS:
+            found: list[Verdict] = []
+            for form in FORMS:
+                for shapes in (None, MORE_SHAPES) if op is GEMM and form != "step" else (None,):
+                    if dtype == "f32" and shapes:
+                        shapes = {name: s for name, s in shapes.items() if s["k"] <= 2048}
+                    given = program if form in ("ported", "solo") else None
+                    workers = gpu().multiprocessors
+                    try:
+                        found += check_op(
+                            op, "cuda", form, shapes, dtype=dtype, workers=workers, program=given
+                        )
+                    except Exception as error:
+                        print(f"  FAILED {dtype} {op.name} {form}: {error!s:.500}")
+                        wrong += 1
+            for v in found:
+                if not v.ok:
+                    print(f"  WRONG {dtype} {op.name} {v.form} {v.shape}: {v.error:.1e} of "
                           f"{v.allowed:.1e} allowed; {v.detail}")  # fmt: skip
-                    wrong += [] if v.ok else [v]
+            right = sum(v.ok for v in found)
+            wrong += len(found) - right
+            print(f"  {dtype:4} {op.name:18} {right} of {len(found)} right")
     assert not wrong
 
 
@@ -201,6 +222,47 @@ def is_timed() -> None:
             f"{t * 1e6:7.1f} us {s:5.0f}" for t, s in zip(fastest, speeds, strict=True)
         )
         print(f"  {rows:4}   {cells}   {speeds[2] / speeds[0]:.3f}")
+
+
+def attention_is_timed() -> None:
+    """32 heads on 4 of keys and values, 128 columns, a cache much larger than the L2 cache."""
+    import cupy
+
+    op, heads, kv_heads, dim, page = find_op("attention"), 32, 4, 128, 64
+    program = compose_cuda([op], "bf16", "bf16")
+    print("  bf16 cache of 128 MiB; GB/s of keys and values, solo megakernel")
+    for rows, context in ((1, 65536), (8, 8192)):
+        pages, splits = rows * context // page, context // 256
+        graph = Graph(program.ops)
+        graph.tensor("count", "i32", (1,), "input")
+        graph.tensor("rows", "i32", (rows, 2), "input")
+        graph.tensor("page_table", "i32", (rows, context // page), "input")
+        graph.tensor("q", "f32", (rows, heads * dim), "input")
+        logical = (rows, 2, kv_heads * dim)
+        for name in ("k_pages", "v_pages"):
+            graph.tensor(name, "bf16", (pages, kv_heads, page, dim), "state", logical)
+        shape = (rows, splits, heads, dim + 16)
+        graph.tensor("partial", "f32", shape, "scratch", (rows, splits, heads))
+        names = {arg.name: arg.name for arg in op.tensors}
+        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": dim, "page": page}
+        more = {"splits": splits, "window": 0, "pages_per_sequence": context // page}
+        graph.add(op, "attention", **names, **sizes, **more, scale=dim**-0.5)
+        schedule = deal(graph, gpu().multiprocessors, share="strided")
+        verify(schedule)
+        table = np.random.default_rng(0).permutation(pages).astype(np.int32)
+        where = np.stack([np.arange(rows), np.full(rows, context - 1)], axis=1).astype(np.int32)
+        given: dict[str, Any] = {
+            "count": np.array([rows], np.int32),
+            "rows": where,
+            "page_table": table.reshape(rows, -1),
+            "q": cupy.random.standard_normal((rows, heads * dim), dtype=np.float32),
+        }
+        machine = CudaMachine(program, schedule, given)  # zero keys are as fast as any
+        machine.step()
+        took = statistics.median(times(machine.launch, 1) for _ in range(REPEATS))
+        machine.check()
+        bytes_read = 2 * 2 * rows * context * kv_heads * dim
+        print(f"  {rows} x {context:5}: {took * 1e6:7.1f} us {bytes_read / took / 1e9:5.0f}")
 
 
 def timed_machine(program: Any, rows: int, x: Any, weight: Any) -> CudaMachine:

@@ -9,22 +9,27 @@ from dataclasses import replace
 
 import numpy as np
 
-from mkport.compose import Program
+from mkport.compose.cuda import compose_cuda
 from mkport.declare import Op
 from mkport.declare.case import Case
 from mkport.errors import UserError
 from mkport.machines.cpu.machine import CpuMachine
+from mkport.machines.host.machine import HostMachine
 from mkport.plan import Graph, Node, deal
 from mkport.testing import tiny
 from mkport.testing.check import Verdict, judge
+from mkport.testing.cuda_forms import run_standalone as run_standalone_cuda
 from mkport.testing.forms import run_standalone
 from mkport.verify import verify
 
 
-def check_step(op: Op, *, dtype: str = "bf16", workers: int = 2, seed: int = 0) -> list[Verdict]:
+def check_step(
+    op: Op, machine: str = "cpu", *, dtype: str = "bf16", workers: int = 2, seed: int = 0
+) -> list[Verdict]:
     """Checks the last node of this op in the step of each small model that has one.
 
-    Raises UserError for an op that no model's step holds.
+    Raises UserError for an op that no model's step holds, and for a model with an op that the
+    machine has no body of.
     """
     shape = replace(tiny.SHAPE, weights=dtype, cache=dtype)
     verdicts = []
@@ -33,31 +38,52 @@ def check_step(op: Op, *, dtype: str = "bf16", workers: int = 2, seed: int = 0) 
         if not places:
             continue
         started = time.perf_counter()
-        program = tiny.program(dtype)
         given = tiny.fill(graph, shape, np.random.default_rng(seed))
-        before = _run(graph.first(places[-1]), program, given, workers)
-        after = _run(graph.first(places[-1] + 1), program, given, workers)
+        before, after = (
+            _run(graph.first(places[-1] + n), machine, dtype, given, workers, seed) for n in (0, 1)
+        )
         node = graph.nodes[places[-1]]
         case = _case(node, before)
         got = {name: after[node.args[name]] for name in case.outputs}
         label = f"{family} {node.label}"
-        standalone = run_standalone(op, case)
-        verdicts.append(judge(op, "step", label, dtype, case, got, standalone, started))
+        if machine == "cpu":
+            standalone = run_standalone(op, case)
+        else:
+            standalone = run_standalone_cuda(op, case, machine, seed)
+        narrow = any(array.dtype == np.uint16 for array in case.arrays.values())
+        arithmetic = "bfloat16" if narrow and machine != "cpu" else "float32"
+        verdicts.append(
+            judge(op, "step", label, dtype, case, got, standalone, started, machine, arithmetic)
+        )
     if not verdicts:
         raise UserError(f"No model's step holds the op {op.name}; check its solo form instead.")
     return verdicts
 
 
 def _run(
-    graph: Graph, program: Program, given: dict[str, np.ndarray], workers: int
+    graph: Graph, machine: str, dtype: str, given: dict[str, np.ndarray], workers: int, seed: int
 ) -> dict[str, np.ndarray]:
     """The tensors after one step over copies of the given ones; scratch starts as NaN."""
-    schedule = deal(graph, workers)
+    schedule = deal(graph, workers, share="blocks" if machine == "cpu" else "strided")
     verify(schedule)
-    with CpuMachine(program, schedule, {name: a.copy() for name, a in given.items()}) as machine:
-        machine.poison()
-        machine.step()
-        return machine.tensors
+    given = {name: array.copy() for name, array in given.items()}
+    if machine == "cpu":
+        with CpuMachine(tiny.program(dtype), schedule, given) as cpu:
+            cpu.poison()
+            cpu.step()
+            return cpu.tensors
+    program = compose_cuda(schedule.graph.ops, dtype, dtype)
+    if machine == "host":
+        host = HostMachine(program, schedule, given, seed=seed)
+        host.poison()
+        host.step()
+        return host.tensors
+    from mkport.machines.cuda.machine import CudaMachine
+
+    gpu = CudaMachine(program, schedule, given)
+    gpu.poison()
+    gpu.step()
+    return {name: array.get() for name, array in gpu.tensors.items()}
 
 
 def _case(node: Node, tensors: dict[str, np.ndarray]) -> Case:
