@@ -156,8 +156,13 @@ class Decoder:
         return inputs["next"][: len(wanted)], inputs["logits"][: len(wanted)]
 
     def prefill(self, sequence: int, ids: Sequence[int], start: int = 0) -> tuple[int, np.ndarray]:
-        """Runs a prompt, chunk by chunk, from position `start` on; the last token's choice and
-        logits. Raises UserError when it does not fit the context."""
+        """Runs a prompt's ids, chunk by chunk, from position `start` of a sequence on.
+
+        Every position before `start` has been run. Returns the greedy choice after the last token
+        (-1 where its logits are not finite) and its logits float32 [vocabulary], which the next
+        step overwrites. Raises UserError for an empty prompt, one that does not fit the context,
+        and an id outside the vocabulary.
+        """
         check_prompt(len(ids), self.context, start)
         for first in range(0, len(ids), self.chunk):
             part = ids[first : first + self.chunk]

@@ -21,6 +21,10 @@ class _Generation(Extension):
     tags = {"generation"}
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
+        """The nodes between the tags, as they are; jinja2 calls it behind an opening tag.
+
+        Raises jinja2's TemplateSyntaxError when no closing tag follows.
+        """
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 

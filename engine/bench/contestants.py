@@ -22,11 +22,15 @@ class Contestant(Protocol):
     versions: dict[str, str]
 
     def decode(self, prompts: Prompts, tokens: int) -> tuple[list[list[int]], float]:
-        """Each prompt's ids of `tokens` decode steps, and the seconds that the steps took."""
+        """Runs the prompts, then decodes greedily from each of them at the same time.
+
+        Returns the ids of `tokens` decode steps, [prompts][tokens], without the prompt's own next
+        token, and the wall seconds of those steps alone. All prompts are of one length.
+        """
         ...
 
     def logits(self, prompt: list[int]) -> list[float]:
-        """The logits after a prompt."""
+        """The logits after a prompt of one sequence: [vocabulary]."""
         ...
 
 
@@ -44,6 +48,9 @@ class Mkport:
         self.versions |= {name: version(name) for name in ("numba", "numpy")}
 
     def decode(self, prompts: Prompts, tokens: int) -> tuple[list[list[int]], float]:
+        """Ids [prompts][tokens] and wall seconds of the decode steps: one step of the machine a token, all
+        prompts in its batch.
+        """
         steps = [[self.decoder.prefill(s, ids)[0] for s, ids in enumerate(prompts)]]
         started = time.perf_counter()
         for position in range(len(prompts[0]), len(prompts[0]) + tokens):
@@ -52,6 +59,7 @@ class Mkport:
         return [list(ids) for ids in zip(*steps[1:], strict=True)], seconds
 
     def logits(self, prompt: list[int]) -> list[float]:
+        """The logits after a prompt, [vocabulary]: float32, the step's own."""
         values: list[float] = self.decoder.prefill(0, prompt)[1].tolist()
         return values
 
@@ -96,6 +104,9 @@ class Transformers:
         self.versions = {"torch": torch.__version__, "transformers": transformers.__version__}
 
     def decode(self, prompts: Prompts, tokens: int) -> tuple[list[list[int]], float]:
+        """Ids [prompts][tokens] and wall seconds of the decode steps: one forward pass a token, all
+        prompts in one batch.
+        """
         torch = self.torch
         cache = self.cache()
         with torch.inference_mode():
@@ -114,6 +125,7 @@ class Transformers:
             return [list(ids) for ids in zip(*steps, strict=True)], time.perf_counter() - started
 
     def logits(self, prompt: list[int]) -> list[float]:
+        """The logits after a prompt, [vocabulary]: from a bfloat16 pass."""
         with self.torch.inference_mode():
             values: list[float] = self.model(self.torch.tensor([prompt])).logits[0, -1].tolist()
         return values
@@ -131,9 +143,13 @@ class LlamaCpp:
         self.versions = {"llama-cpp-python": llama_cpp.__version__}
 
     def decode(self, prompts: Prompts, tokens: int) -> tuple[list[list[int]], float]:
+        """Ids [prompts][tokens] and wall seconds of the decode steps: one `eval` a token.
+
+        Raises ValueError for more than one prompt: the package has no call for more.
+        """
         import numpy as np
 
-        (prompt,) = prompts  # one sequence: the package has no call for more
+        (prompt,) = prompts
         self.logits(prompt)
         token = int(np.argmax(self._row()))
         ids: list[int] = []
@@ -145,6 +161,7 @@ class LlamaCpp:
         return [ids], time.perf_counter() - started
 
     def logits(self, prompt: list[int]) -> list[float]:
+        """The logits after a prompt, [vocabulary]: float32, out of the library's memory."""
         self.llama.reset()
         self.llama.eval(prompt)
         values: list[float] = self._row().tolist()

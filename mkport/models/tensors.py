@@ -14,7 +14,10 @@ Pieces = Mapping[str, Mapping[str, Index]]  # a step's tensor -> its published t
 
 
 def attention_shapes(config: DecoderConfig, block: str, head_norms: bool = False) -> Shapes:
-    """The projections of one layer, and the norms of single heads where it has them."""
+    """The projections of one layer's attention: names under `block`, shapes [outputs, inputs].
+
+    With `head_norms` also the norms of single heads of queries and keys, [head_dim] each.
+    """
     attention, hidden = f"{block}.self_attn", config.hidden
     shapes: Shapes = {
         f"{attention}.q_proj.weight": (config.q_width, hidden),

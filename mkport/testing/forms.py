@@ -32,7 +32,11 @@ def run_standalone(op: Op, case: Case) -> Outputs:
 
 
 def run_ported(op: Op, case: Case, program: Program) -> Outputs:
-    """The body in the convention: one record with every tile, no wait, no signal, one thread."""
+    """The body in the convention: one record with every tile, no wait, no signal, one thread.
+
+    Returns the case's outputs by argument name, in their own shapes and storage types. Raises
+    ValueError when the program was composed without the op.
+    """
     graph, arrays = graph_of(op, case, program.ops)
     node = graph.nodes[0]
     record = np.zeros(RECORD_WORDS, np.int32)
