@@ -15,7 +15,7 @@ from mkport.declare.case import Case, from_bf16
 from mkport.errors import UserError
 from mkport.testing.forms import Outputs, run_ported, run_solo, run_standalone
 from mkport.testing.law import EPS, Measured, measure
-from mkport.testing.parts import load_part
+from mkport.testing.parts import NO_TORCH, load_part
 
 Form = Literal["standalone", "ported", "solo", "step"]
 MACHINES = ("cpu", "host", "cuda")
@@ -144,9 +144,16 @@ def judge(
 
 
 def as_torch(case: Case, kind: str) -> SimpleNamespace:
-    """The case's inputs as torch tensors: floats in `kind` precision, integers as they are."""
-    import torch
+    """The case's inputs as torch tensors: floats in `kind` precision, integers as they are.
 
+    Raises UserError where PyTorch is not installed.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise UserError(NO_TORCH) from error
     tensors: dict[str, Any] = dict(case.values)
     for name, array in case.arrays.items():
         if array.dtype == np.int32:

@@ -10,6 +10,10 @@ from typing import Any
 from mkport.declare import Op
 from mkport.errors import UserError
 
+NO_TORCH = (
+    "Checks compare with PyTorch, which is not installed here: pip install 'mkport[oracle]'."
+)
+
 
 def load_file(path: Path) -> ModuleType:
     """Imports a Python file by its path, once."""
@@ -41,10 +45,7 @@ def load_part(op: Op, part: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise UserError(
-            "Checks compare with PyTorch, which is not installed here: "
-            "pip install 'mkport[oracle]'."
-        ) from error
+        raise UserError(NO_TORCH) from error
 
 
 def kernel_of(module: ModuleType, op: Op) -> Any:

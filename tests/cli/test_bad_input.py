@@ -137,6 +137,15 @@ def test_a_check_of_what_is_not_there(mkport: Run, args: list[str], named: list[
     _refused(mkport("check", *args), *named)
 
 
+@pytest.mark.parametrize("op", ["rmsnorm", "topk"])  # the second oracle names torch itself
+def test_a_check_without_torch(mkport: Run, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for name in [name for name in sys.modules if name.startswith("mkport_part_oracle_")]:
+        monkeypatch.delitem(sys.modules, name)
+    args = ("check", op, "--form", "standalone", "--dtype", "f32")
+    _refused(mkport(*args), "PyTorch", "pip install 'mkport[oracle]'")
+
+
 def test_a_target_of_another_version(mkport: Run, tmp_path: Path) -> None:
     result = mkport("compose", "--target", "cuda", "-o", tmp_path / "x.cu")
     _refused(result, "'cuda'", "cpu")
