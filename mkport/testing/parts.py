@@ -10,9 +10,7 @@ from typing import Any
 from mkport.declare import Op
 from mkport.errors import UserError
 
-NO_TORCH = (
-    "Checks compare with PyTorch, which is not installed here: pip install 'mkport[oracle]'."
-)
+NO_TORCH = "Checks compare with PyTorch, which is not installed here: pip install 'mkport[oracle]'."
 
 
 def load_file(path: Path) -> ModuleType:
