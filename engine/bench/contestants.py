@@ -48,8 +48,8 @@ class Mkport:
         self.versions |= {name: version(name) for name in ("numba", "numpy")}
 
     def decode(self, prompts: Prompts, tokens: int) -> tuple[list[list[int]], float]:
-        """Ids [prompts][tokens] and wall seconds of the decode steps: one step of the machine a token, all
-        prompts in its batch.
+        """Ids [prompts][tokens] and wall seconds of the decode steps: one step of the machine a
+        token, all prompts in its batch.
         """
         steps = [[self.decoder.prefill(s, ids)[0] for s, ids in enumerate(prompts)]]
         started = time.perf_counter()
