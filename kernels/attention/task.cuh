@@ -95,7 +95,7 @@ struct attention : MkBody {
     mk_word4 x[2][DIM / 32];  // keys lane / 4 and 8 + that; columns 32 i + 8 (lane % 4) and on
 
     MK_DEVICE void load(const mk_bf16* block) {
-      block = mk_whole(block + mk_lane() / 4 * DIM + mk_lane() % 4 * 8);
+      block += mk_lane() / 4 * DIM + mk_lane() % 4 * 8;
 #pragma unroll
       for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -109,7 +109,7 @@ struct attention : MkBody {
     MK_DEVICE static int key(int i) { return mk_lane() % 4 * 2 + i % 2 + i / 2 * 8; }
 
     MK_DEVICE void load(const mk_bf16* block) {
-      block = mk_whole(block + mk_lane() % 4 * 2 * DIM + mk_lane() / 4 * 8);
+      block += mk_lane() % 4 * 2 * DIM + mk_lane() / 4 * 8;
 #pragma unroll
       for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -147,7 +147,7 @@ struct attention : MkBody {
                                 float scale) {
       float odd[4] = {0, 0, 0, 0};
       for (int i = 0; i < 4; i++) s[i] = 0.0f;
-      q = mk_whole(q + mk_lane() / 4 * (DIM + Q_PAD) + mk_lane() % 4 * 8);
+      q += mk_lane() / 4 * (DIM + Q_PAD) + mk_lane() % 4 * 8;
 #pragma unroll
       for (int i = 0; i < DIM / 32; i++) {  // two steps
         const mk_word4 &low = keys.x[0][i], &high = keys.x[1][i];
@@ -266,9 +266,9 @@ struct attention : MkBody {
         Keys<DIM> k;
         k.load(reinterpret_cast<const mk_bf16*>(a.k_pages) + at);
         state.score(weights, q, k, a.scale);
-        Values<DIM> v;
-        v.load(reinterpret_cast<const mk_bf16*>(a.v_pages) + at);
         state.soften(weights, low, high);
+        Values<DIM> v;  // from here on: keys and values at once are more than there are registers
+        v.load(reinterpret_cast<const mk_bf16*>(a.v_pages) + at);
         v.keep(low, high);
         state.add_values(weights, v);
       }

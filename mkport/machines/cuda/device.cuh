@@ -167,13 +167,6 @@ MK_INLINE mk_word4 mk_load_coherent16(const void* p) {  // 16 bytes aligned
                : "memory");
   return x;
 }
-// The same address, as one value: in a loop the compiler would take a sum apart, and keep each
-// load's own part of it in registers.
-template <class T>
-MK_INLINE T* mk_whole(T* p) {
-  asm volatile("" : "+l"(p));
-  return p;
-}
 // A hint that this byte's line will be read soon: it may go to the L2 cache. Promises nothing.
 MK_INLINE void mk_prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 template <class T>

@@ -231,10 +231,6 @@ inline mk_word4 mk_load_coherent16(const void* p) {
   mk_host::maybe_leave();
   return mk_load_immutable16(p);
 }
-template <class T>
-T* mk_whole(T* p) {
-  return p;
-}
 inline void mk_prefetch(const void*) {}
 template <class T>
 void mk_store(T* p, T x) {
