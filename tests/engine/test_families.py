@@ -106,16 +106,15 @@ def test_bf16_checkpoints_of_ours_are_within_the_law(tmp_path: Path, family: str
     assert found.ok, found
 
 
-@pytest.mark.parametrize("family", ["cohere2_moe", "qwen3_moe"])
-def test_a_sequence_has_the_same_bits_in_every_batch(written: Any, family: str) -> None:
+@pytest.mark.parametrize("page", [16, 64])
+@pytest.mark.parametrize("family", TINY)
+def test_a_sequence_has_the_same_bits_in_every_batch(written: Any, family: str, page: int) -> None:
     model = load(str(written(family)))
-    prompts = prompts_of([3 + 9 * i for i in range(8)], VOCAB)
-    alone = []
-    for prompt in prompts:
-        with opened(model, context=128, chunk=64, page=16) as decoder:
-            alone.append(continued(decoder, [prompt], 6))
+    prompts = prompts_of([3 + 9 * i for i in range(8)], VOCAB)  # up to past a window and a page
+    with opened(model, context=128, chunk=64, page=page) as decoder:
+        alone = [continued(decoder, [prompt], 6) for prompt in prompts]
     for batch in range(2, 9):
-        with opened(model, batch=batch, context=128, chunk=64, page=16) as decoder:
+        with opened(model, batch=batch, context=128, chunk=64, page=page) as decoder:
             ids, logits = continued(decoder, prompts[:batch], 6)
         for i in range(batch):
             assert ids[i] == alone[i][0][0]
