@@ -1,36 +1,68 @@
-"""Finds an op's files (oracle, standalone, ladder) beside its declaration; loads them by path."""
+"""Finds an op's files (oracle, standalone, ladder) beside its declaration, and imports them."""
 
 import hashlib
+import importlib
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numba
+
+import mkport.kernels
+from mkport.cache import cache_dir
 from mkport.declare import Op
 from mkport.errors import UserError
 
 NO_TORCH = "Checks compare with PyTorch, which is not installed here: pip install 'mkport[oracle]'."
+LIBRARY = Path(mkport.kernels.__file__).resolve().parent
 
 
 def load_file(path: Path) -> ModuleType:
-    """Imports a Python file by its path, once."""
-    name = (
-        f"mkport_part_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
-    )
+    """Imports a Python file by its path, once.
+
+    A file of the installed kernels is imported under its own name, `mkport.kernels.gemm.op`; any
+    other under a name made from its path. Raises UserError when there is no such file.
+    """
+    path = path.resolve()
+    if not path.is_file() or path.suffix != ".py":
+        raise UserError(f"There is no Python file {path}; check the path, or write the file.")
+    if path.is_relative_to(LIBRARY):
+        inside = path.relative_to(LIBRARY).with_suffix("")
+        return importlib.import_module(".".join([mkport.kernels.__name__, *inside.parts]))
+    digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
+    name = f"mkport_part_{path.stem}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise UserError(f"{path} is not there or not a Python file.")
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with _kept_in(cache_dir("parts", digest)):
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
     return module
+
+
+@contextmanager
+def _kept_in(folder: Path) -> Iterator[None]:
+    """Functions declared with `cache=True` meanwhile are kept on disk in this folder.
+
+    Numba keeps compiled code beside the source and writes the module's name into it. The names
+    made up here would break whoever imports the file under its own name, or moves it.
+    """
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(folder)
+    try:
+        yield
+    finally:
+        numba.config.CACHE_DIR = before
 
 
 def load_part(op: Op, part: str) -> ModuleType:
@@ -50,5 +82,7 @@ def kernel_of(module: ModuleType, op: Op) -> Any:
     """The function that a standalone file or rung defines: it has the op's name."""
     kernel = getattr(module, op.name, None)
     if kernel is None:
-        raise UserError(f"{module.__file__} defines no function {op.name}.")
+        raise UserError(
+            f"{module.__file__} defines no function {op.name}; the kernel is called as its op is."
+        )
     return kernel
