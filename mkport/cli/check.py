@@ -8,7 +8,7 @@ from mkport.cli.output import JsonFlag, emit, progress
 from mkport.errors import UserError
 from mkport.library import all_ops, find_op
 from mkport.testing import FORMS, Verdict
-from mkport.testing.suite import DTYPES, run_unit, units
+from mkport.testing.suite import DTYPES, left_out, run_unit, units
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +19,13 @@ def command(
         list[str] | None, typer.Argument(metavar="[OP]...", help="Which ops; all when left out.")
     ] = None,
     machine: Annotated[
-        str, typer.Option("--machine", metavar="cpu|cuda", help="Where the kernels run.")
+        str,
+        typer.Option(
+            "--machine",
+            metavar="cpu|host|cuda",
+            help="Where the kernels run: Numba's on the CPU, or the CUDA source, built by a C++ "
+            "compiler for the CPU (host) or on a GPU.",
+        ),
     ] = "cpu",
     form: Annotated[
         list[str] | None,
@@ -34,37 +40,70 @@ def command(
         typer.Option("--dtype", metavar="bf16|f32|all", help="Storage of weights and cache."),
     ] = "all",
     workers: Annotated[
-        int, typer.Option("--workers", help="Worker threads of the solo and step forms.")
-    ] = 2,
+        int | None,
+        typer.Option(
+            "--workers",
+            help="Workers of the solo and step forms: 2, on a GPU one a multiprocessor, when left "
+            "out.",
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Hold ops to their oracles by the tolerance law, and compare the bits of their forms.
 
-    Exits with 1 if a check fails. The oracles need PyTorch (pip install 'mkport[oracle]').
+    Forms that an op lacks on the machine are left out by name. Exits with 1 if a check fails. The
+    oracles need PyTorch (pip install 'mkport[oracle]').
     """
-    if machine != "cpu":
-        raise UserError(
-            f"There is no machine {machine!r} in this version: --machine takes cpu. "
-            "`mkport doctor` says what this computer has."
-        )
     library = list(all_ops().values())
     chosen = [find_op(name) for name in ops] if ops else library
-    wanted = units(chosen, form or FORMS, DTYPES if dtype == "all" else (dtype,))
+    forms = form or FORMS
+    wanted = units(chosen, forms, DTYPES if dtype == "all" else (dtype,), machine)
+    lacking = left_out(chosen, forms, machine)
     if not wanted:
-        names = ", ".join(op.name for op in chosen)
         raise UserError(
-            f"Nothing to check: {names} has no such form. `mkport list` shows the forms there are."
+            f"Nothing to check: the {machine} machine lacks {_words(lacking, len(chosen))}. "
+            "`mkport list` shows the forms there are."
         )
+    if workers is None:
+        workers = multiprocessors() if machine == "cuda" else 2
     verdicts: list[Verdict] = []
     with progress("checking", total=len(wanted)) as advance:
         for unit in wanted:
             verdicts += run_unit(unit, library, workers)
             advance(1)
     failed = sum(not verdict.ok for verdict in verdicts)
-    data = {"ok": not failed, "failed": failed, "verdicts": [v.as_dict() for v in verdicts]}
-    emit(data, as_json, lambda console: render(verdicts, console))
+    data = {
+        "ok": not failed,
+        "failed": failed,
+        "machine": machine,
+        "left_out": lacking,
+        "verdicts": [v.as_dict() for v in verdicts],
+    }
+
+    def show(console: "Console") -> None:
+        render(verdicts, console)
+        if lacking:
+            text = f"left out, not on the {machine} machine: {_words(lacking, len(chosen))}"
+            console.print(text, markup=False)
+
+    emit(data, as_json, show)
     if failed:
         raise typer.Exit(1)
+
+
+def multiprocessors() -> int:
+    """Of the GPU that is here. Raises UserError when there is none."""
+    from mkport.machines.cuda.gpu import gpu
+
+    return gpu().multiprocessors
+
+
+def _words(lacking: dict[str, list[str]], ops: int) -> str:
+    """Forms with the ops that lack them: "ported of embed, topk; step of every op"."""
+    return "; ".join(
+        f"{form} of {'every op' if 1 < ops == len(names) else ', '.join(names)}"
+        for form, names in lacking.items()
+    )
 
 
 def render(verdicts: list[Verdict], console: "Console") -> None:

@@ -8,28 +8,35 @@ from mkport.compose import Program, compose_cpu
 from mkport.declare import Op
 from mkport.errors import UserError
 from mkport.testing import tiny
-from mkport.testing.check import FORMS, Form, Verdict, check_op
+from mkport.testing.check import FORMS, MACHINES, Form, Verdict, check_op
 
 DTYPES = ("bf16", "f32")
+CUDA_FILES = ("standalone.cu", "task.cuh")
+FILES = {"cpu": ("standalone.py", "task.py"), "host": CUDA_FILES, "cuda": CUDA_FILES}
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One op, in one form, with one storage type: a call of `check_op`."""
+    """One op, in one form, with one storage type, on one machine: a call of `check_op`."""
 
     op: Op
     form: Form
     dtype: str
+    machine: str = "cpu"
 
 
 def units(
-    ops: Sequence[Op], forms: Sequence[str] = FORMS, dtypes: Sequence[str] = DTYPES
+    ops: Sequence[Op],
+    forms: Sequence[str] = FORMS,
+    dtypes: Sequence[str] = DTYPES,
+    machine: str = "cpu",
 ) -> list[Unit]:
-    """Every unit that exists for these ops: a form without its file, or an op that stands in no
-    model's step, gives none.
+    """Every unit that exists for these ops on this machine; the others are in `left_out`.
 
-    Raises UserError for an unknown form or dtype.
+    Raises UserError for an unknown form, dtype or machine.
     """
+    if machine not in MACHINES:
+        raise UserError(f"There is no machine {machine!r}; the machines are {', '.join(MACHINES)}.")
     for form in forms:
         if form not in FORMS:
             raise UserError(f"There is no form {form!r}; the forms are {', '.join(FORMS)}.")
@@ -37,33 +44,50 @@ def units(
         if dtype not in DTYPES:
             raise UserError(f"There is no dtype {dtype!r}; the dtypes are {', '.join(DTYPES)}.")
     return [
-        Unit(op, form, dtype)
+        Unit(op, form, dtype, machine)
         for op in ops
         for form in FORMS
-        if form in forms and has_form(op, form)
+        if form in forms and has_form(op, form, machine)
         for dtype in dtypes
     ]
 
 
-def has_form(op: Op, form: Form) -> bool:
-    """Whether the op can be checked in this form."""
-    if not (op.folder / "oracle.py").is_file() or not (op.folder / "standalone.py").is_file():
+def left_out(
+    ops: Sequence[Op], forms: Sequence[str] = FORMS, machine: str = "cpu"
+) -> dict[str, list[str]]:
+    """The forms that ops lack on this machine, with the names of those ops."""
+    lacking = {
+        form: [op.name for op in ops if not has_form(op, form, machine)]
+        for form in FORMS
+        if form in forms
+    }
+    return {form: names for form, names in lacking.items() if names}
+
+
+def has_form(op: Op, form: Form, machine: str = "cpu") -> bool:
+    """Whether the op can be checked in this form on this machine: it has the files, and for the
+    step form a model's step holds it. The CUDA source ("cuda", "host") has no step form."""
+    standalone, task = FILES[machine]
+    if not (op.folder / "oracle.py").is_file() or not (op.folder / standalone).is_file():
         return False
     if form == "standalone":
         return True
-    if not (op.folder / "task.py").is_file():
+    if not (op.folder / task).is_file():
         return False
-    return form != "step" or op.name in _in_steps()
+    return form != "step" or (machine == "cpu" and op.name in _in_steps())
 
 
 def run_unit(unit: Unit, library: Sequence[Op], workers: int = 2) -> list[Verdict]:
     """The verdicts of one unit, one a shape.
 
-    `library` is the ops that are composed together, so that one program serves all units.
+    `library` is the ops that are composed together for the CPU, so that one program serves all
+    units; a CUDA file of one op compiles in less time than the part of it that others add.
     """
-    alone = unit.form in ("standalone", "step")
+    alone = unit.machine != "cpu" or unit.form in ("standalone", "step")
     program = None if alone else _program(tuple(library), unit.dtype)
-    return check_op(unit.op, form=unit.form, dtype=unit.dtype, workers=workers, program=program)
+    return check_op(
+        unit.op, unit.machine, unit.form, dtype=unit.dtype, workers=workers, program=program
+    )
 
 
 @cache

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from mkport.machines.cuda.gpu import gpu
+
 Run = Callable[..., Result]
 
 
@@ -128,7 +130,8 @@ def test_a_cache_that_cannot_be_written(
         (["no_such_op"], ["no_such_op"]),
         (["gemm", "gem"], ["'gem'", "did you mean", "gemm"]),
         (["--form", "liquid"], ["'liquid'", "standalone"]),
-        (["--machine", "cuda"], ["'cuda'", "cpu"]),
+        (["--machine", "tpu"], ["'tpu'", "cpu, host, cuda"]),
+        (["gemm", "--machine", "host", "--form", "step"], ["host machine lacks step of gemm"]),
         (["--dtype", "int4"], ["'int4'", "bf16"]),
         (["layernorm", "--form", "nothing"], ["'nothing'"]),
     ],
@@ -140,10 +143,21 @@ def test_a_check_of_what_is_not_there(mkport: Run, args: list[str], named: list[
 @pytest.mark.parametrize("op", ["rmsnorm", "topk"])  # the second oracle names torch itself
 def test_a_check_without_torch(mkport: Run, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    for name in [name for name in sys.modules if name.startswith("mkport_part_oracle_")]:
+    for name in [name for name in sys.modules if "oracle" in name]:
         monkeypatch.delitem(sys.modules, name)
     args = ("check", op, "--form", "standalone", "--dtype", "f32")
     _refused(mkport(*args), "PyTorch", "pip install 'mkport[oracle]'")
+
+
+def test_a_check_without_a_gpu(mkport: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    gpu.cache_clear()
+    _refused(mkport("check", "gemm", "--machine", "cuda"), "CuPy", "mkport[cuda13]")
+
+
+def test_a_host_check_without_a_compiler(mkport: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mkport.machines.host.build.compiler", lambda: None)
+    _refused(mkport("check", "gemm", "--machine", "host"), "g++", "CXX")
 
 
 def test_a_target_of_another_version(mkport: Run, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typer.testing import Result
 
 from mkport.cli import check as check_verb
 from mkport.declare import Op
+from mkport.machines.host.build import compiler
 from mkport.models.llama import LlamaConfig
 from mkport.testing import Verdict
 from mkport.testing.law import Measured
@@ -41,6 +42,19 @@ def test_check_holds_an_op_to_its_oracle(mkport: Run) -> None:
     assert done.exit_code == 0 and found["ok"] and found["failed"] == 0
     assert {v["form"] for v in found["verdicts"]} == {"standalone"}
     assert "argmax" in mkport(*args).stdout
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler for the host build")
+def test_check_runs_the_cuda_source_on_the_host_machine(mkport: Run) -> None:
+    args = ("check", "argmax", "select", "--machine", "host", "--dtype", "f32")
+    found = json.loads(mkport(*args, "--json").stdout)
+    assert found["ok"] and found["machine"] == "host"
+    assert {(v["machine"], v["form"]) for v in found["verdicts"]} == {
+        ("host", form) for form in ("standalone", "ported", "solo")
+    }
+    assert found["left_out"] == {"step": ["argmax", "select"]}
+    told = mkport(*args, "--form", "standalone", "--form", "step").stdout
+    assert "left out, not on the host machine: step of every op" in told
 
 
 def test_a_failed_check_exits_1_and_says_where(
