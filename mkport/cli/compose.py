@@ -1,7 +1,7 @@
 """The verb `compose`: writes a model's megakernel as one readable file, and its schedule."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,30 +11,57 @@ from mkport.cli.options import (
     ContextOption,
     DtypeOption,
     ModelOption,
-    WorkersOption,
     open_model,
 )
 from mkport.cli.output import JsonFlag, emit
+from mkport.compose import Program
+from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.engine.decoder import decode_shape, plan_step
 from mkport.errors import UserError
 from mkport.files import write_text
+from mkport.models.step import StepShape
+from mkport.plan import Graph, Schedule, deal
 from mkport.plan.file import save_schedule
+from mkport.verify import verify
+
+if TYPE_CHECKING:
+    from mkport.engine.load import LoadedModel
+
+GPU_WORKERS = 132  # multiprocessors of an H100 or H200
 
 
 def command(
     out: Annotated[
-        Path, typer.Option("-o", "--out", metavar="FILE", help="The megakernel, a Python file.")
+        Path,
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="The megakernel: a Python file, or a CUDA file (.cu).",
+        ),
     ],
     model: ModelOption = None,
     target: Annotated[
-        str, typer.Option("--target", metavar="cpu|cuda", help="The machine to compose for.")
+        str,
+        typer.Option(
+            "--target",
+            metavar="cpu|cuda",
+            help="What to compose for; neither needs a GPU or a compiler.",
+        ),
     ] = "cpu",
     schedule_file: Annotated[
         Path | None,
         typer.Option("--schedule", metavar="FILE.json", help="Write the verified schedule too."),
     ] = None,
     dtype: DtypeOption = None,
-    workers: WorkersOption = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            help="Workers of the schedule, one a core or one a multiprocessor: when left out, the "
+            f"usable cores, or for cuda {GPU_WORKERS}, which an H100 has.",
+        ),
+    ] = None,
     batch: BatchOption = 1,
     context: ContextOption = None,
     as_json: JsonFlag = False,
@@ -44,31 +71,51 @@ def command(
     The file holds every primitive, every op's body, the dispatch and the worker. The schedule,
     which says what each worker runs, is verified; `mkport verify` reads the file of --schedule.
     """
-    if target != "cpu":
+    if target not in ("cpu", "cuda"):
         raise UserError(
-            f"The target {target!r} is not in this version: --target takes cpu, which writes one "
-            "Python file."
+            f"There is no target {target!r}: --target takes cpu, which writes one Python file, or "
+            "cuda, which writes one CUDA C++ file."
         )
     loaded = open_model(model, dtype)
     shape = decode_shape(loaded, batch, context)
-    planned = plan_step(loaded, shape, usable_cores() if workers is None else workers)
-    write_text(out, planned.program.source)
+    schedule, program = (_for_cuda if target == "cuda" else _for_cpu)(loaded, shape, workers)
+    write_text(out, program.source)
     if schedule_file is not None:
-        save_schedule(planned.schedule, schedule_file)
-    lines = planned.program.source.count("\n")
-    records = sum(len(records) for records in planned.schedule.lists)
+        save_schedule(schedule, schedule_file)
+    lines = program.source.count("\n")
+    records = sum(len(records) for records in schedule.lists)
     data = {
         "model": loaded.name,
+        "target": target,
         "file": out,
         "lines": lines,
-        "digest": planned.program.digest,
-        "ops": [op.name for op in planned.program.ops],
-        "nodes": len(planned.schedule.graph.nodes),
+        "digest": program.digest,
+        "ops": [op.name for op in program.ops],
+        "nodes": len(schedule.graph.nodes),
         "records": records,
-        "workers": planned.schedule.workers,
+        "workers": schedule.workers,
         "schedule": schedule_file,
     }
-    text = f"{out}: {lines:,} lines, {len(planned.program.ops)} ops"
+    text = f"{out}: {lines:,} lines, {len(program.ops)} ops"
     if schedule_file is not None:
-        text += f"\n{schedule_file}: {records:,} records on {planned.schedule.workers} workers"
+        text += f"\n{schedule_file}: {records:,} records on {schedule.workers} workers"
     emit(data, as_json, lambda console: console.print(text, markup=False, soft_wrap=True))
+
+
+def _for_cpu(
+    model: "LoadedModel", shape: StepShape, workers: int | None
+) -> tuple[Schedule, Program]:
+    planned = plan_step(model, shape, usable_cores() if workers is None else workers)
+    return planned.schedule, planned.program
+
+
+def _for_cuda(
+    model: "LoadedModel", shape: StepShape, workers: int | None
+) -> tuple[Schedule, CudaProgram]:
+    """As `plan_step`, with tiles dealt as a GPU wants them."""
+    graph: Graph = model.family.build(model.config, shape)
+    schedule = deal(graph, GPU_WORKERS if workers is None else workers, share="strided")
+    verify(schedule)
+    title = f"One step of a {model.config.model_type} model"
+    program = compose_cuda(schedule.graph.ops, shape.weights, shape.cache, shape.rows, title)
+    return schedule, program

@@ -160,10 +160,18 @@ def test_a_host_check_without_a_compiler(mkport: Run, monkeypatch: pytest.Monkey
     _refused(mkport("check", "gemm", "--machine", "host"), "g++", "CXX")
 
 
-def test_a_target_of_another_version(mkport: Run, tmp_path: Path) -> None:
-    result = mkport("compose", "--target", "cuda", "-o", tmp_path / "x.cu")
-    _refused(result, "'cuda'", "cpu")
+def test_a_target_nobody_knows(mkport: Run, tmp_path: Path) -> None:
+    result = mkport("compose", "--target", "tpu", "-o", tmp_path / "x")
+    _refused(result, "'tpu'", "cpu", "cuda")
     assert not list(tmp_path.iterdir())
+
+
+def test_more_sequences_than_the_cuda_machine_has(
+    mkport: Run, tiny_model: Path, tmp_path: Path
+) -> None:
+    args = ("--target", "cuda", "--model", tiny_model, "--batch", 9, "-o", tmp_path / "x.cu")
+    _refused(mkport("compose", *args), "9 rows", "1 to 8")
+    assert not (tmp_path / "x.cu").exists()
 
 
 def test_a_file_that_cannot_be_written(mkport: Run, tiny_model: Path, tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ import pytest
 from typer.testing import Result
 
 from mkport.cli import check as check_verb
-from mkport.declare import Op
+from mkport.declare import RECORD, Op
+from mkport.library import all_ops, find_op
 from mkport.machines.host.build import compiler
 from mkport.models.llama import LlamaConfig
+from mkport.plan.file import load_schedule
 from mkport.testing import Verdict
 from mkport.testing.law import Measured
 from mkport.testing.reference import judge_logits
@@ -93,6 +95,26 @@ def test_compose_writes_a_program_and_a_schedule_that_verifies(
     assert reports[0] == reports[1]
     assert reports[0]["workers"] == 3
     assert mkport("verify", schedule).stdout.startswith("safe: ")
+
+
+def test_compose_writes_a_cuda_file_and_a_schedule_that_verifies(
+    mkport: Run, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    kernel, schedule = tmp_path / "kernel.cu", tmp_path / "schedule.json"
+    args = ("--target", "cuda", "--model", tiny_model, "--batch", 2, "--context", 100)
+    done = mkport("compose", *args, "-o", kernel, "--schedule", schedule, "--workers", 3, "--json")
+    assert done.exit_code == 0, done.output
+    found, source = json.loads(done.stdout), kernel.read_text()
+    assert (found["workers"], found["target"]) == (3, "cuda")
+    assert "megakernel(" in source and "up to 2 rows" in source
+    for op in map(find_op, found["ops"]):
+        assert not op.args or (op.folder / "task.cuh").read_text() in source
+    assert mkport("verify", schedule).stdout.startswith("safe: ")
+    run = slice(RECORD["run"].first, RECORD["run"].end)
+    runs = np.concatenate(load_schedule(schedule, all_ops()).lists)[:, run]
+    assert {int(stride) for _, stride, count in runs if count > 1} == {3}
+    assert json.loads(mkport("compose", *args, "-o", kernel, "--json").stdout)["workers"] == 132
 
 
 def test_trace_writes_its_files_and_tells_the_waiting(
