@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Callable
@@ -40,6 +41,21 @@ def replace_file(path: Path, fill: Callable[[Path], object]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a UTF-8 text file, whole or not at all; errors as in `replace_file`."""
     replace_file(path, lambda at: at.write_text(text, encoding="utf-8"))
+
+
+def check_folder_of(path: Path) -> None:
+    """Find out before long work whether `path` can be written after it, without writing it.
+
+    Raises:
+        UserError: the folder is missing or cannot be written, or `path` is itself a folder.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise UserError(_cannot_write(path, error)) from error
 
 
 def _cannot_write(path: Path, error: OSError) -> str:

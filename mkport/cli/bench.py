@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mkport.cli.output import JsonFlag, emit, progress
+from mkport.files import check_folder_of, write_text
 
 CONTESTANTS = ("mkport", "transformers", "llama.cpp")
 PROMPT = (
@@ -40,6 +41,8 @@ def command(
     from mkport.engine.load import load
     from mkport.engine.source import demo_file
 
+    if out is not None:
+        check_folder_of(out)
     demo = model in (None, "smollm2") and batch == 1
     names = ["mkport", *(against if against is not None else CONTESTANTS[1 : 3 if demo else 2])]
     with progress("loading the model"):
@@ -62,6 +65,6 @@ def command(
             advance=advance,
         )
     if out is not None:
-        out.write_text(json.dumps(report.as_dict(), indent=1) + "\n")
-        out.with_suffix(".md").write_text(table(report))
+        write_text(out, json.dumps(report.as_dict(), indent=1) + "\n")
+        write_text(out.with_suffix(".md"), table(report))
     emit(report.as_dict(), as_json, lambda console: print(table(report)))

@@ -179,6 +179,15 @@ def test_a_file_that_cannot_be_written(mkport: Run, tiny_model: Path, tmp_path: 
     _refused(mkport("compose", "--model", tiny_model, "-o", out), "no_folder/kernel.py", "folder")
 
 
+def test_a_result_that_cannot_be_written_is_refused_before_the_measuring(
+    mkport: Run, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mkport.engine.load.load", None)
+    out = tmp_path / "no_folder" / "result.json"
+    _refused(mkport("bench", "--model", tiny_model, "-o", out), "no_folder/result.json", "folder")
+    _refused(mkport("bench", "--model", tiny_model, "-o", tmp_path), str(tmp_path), "is a folder")
+
+
 @pytest.mark.parametrize("verb", ["trace", "demo"])
 def test_a_folder_that_is_a_file(mkport: Run, tiny_model: Path, tmp_path: Path, verb: str) -> None:
     (tmp_path / "out").touch()
