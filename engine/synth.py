@@ -61,8 +61,9 @@ def synthesise(
         total = sum(map(np.prod, family_of(config).tensor_shapes(parsed).values()), 0)
         raise UserError(
             f"The full {family} has {2 * int(total) / 1e9:.0f} GB of weights, which are not "
-            f"written to a disk: random ones are only of use in a GPU's memory, to measure speed. "
-            f"Choose --size tiny or --size small."
+            f"written to a disk: random ones are only of use in a GPU's memory, to measure speed, "
+            f"which `python -m mkport.engine.bench.gpu_decode --family {family} --size full` does. "
+            f"Here choose --size tiny or --size small."
         )
     return write_checkpoint(out_dir, config, random_weights(seed), dtype, byte_tokenizer, progress)
 

@@ -1,5 +1,6 @@
 """What a user can get wrong ends in one paragraph, exit code 2, and an untouched folder."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -215,6 +216,13 @@ def test_a_text_that_cannot_be_evaluated(
 
 def test_a_window_longer_than_the_context(mkport: Run, tiny_model: Path) -> None:
     _refused(mkport("eval", "--model", tiny_model, "--window", 129), "129 tokens", "128")
+
+
+def test_a_full_size_checkpoint(mkport: Run, tmp_path: Path) -> None:
+    result = mkport("synth", "--family", "cohere2_moe", "--size", "full", "-o", tmp_path / "x")
+    _refused(result, "python -m mkport.engine.bench.gpu_decode", "--size small")
+    assert importlib.util.find_spec("mkport.engine.bench.gpu_decode")
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_schedule_file_and_a_model_at_once(mkport: Run, tiny_model: Path) -> None:
