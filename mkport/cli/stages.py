@@ -113,7 +113,7 @@ def spoken(decoder: Decoder, prompt: str, max_tokens: int, quiet: bool) -> Outco
 
 
 def traced(decoder: Decoder, out: Path) -> Outcome:
-    """A decode step's times as pictures and files in `out`."""
+    """A decode step's times as pictures, where there is matplotlib, and files in `out`."""
     with progress("tracing"):
         found = trace_step(decoder, TRACED_STEPS, out)
     summary = found.summary
@@ -122,6 +122,7 @@ def traced(decoder: Decoder, out: Path) -> Outcome:
         f"{summary.tasks:,} tasks in {summary.span_ns / 1e6:.2f} ms: {summary.busy:.0%} busy, "
         f"{summary.waiting:.0%} waiting (most before {longest.op}), {summary.idle:.0%} idle"
     )
+    text += f"; {found.note}" if found.note else ""
     return Outcome("ok", text, found.files)
 
 

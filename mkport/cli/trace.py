@@ -1,5 +1,6 @@
 """The verb `trace`: records one decode step, draws it, and says where its time went."""
 
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +24,11 @@ from mkport.errors import UserError
 from mkport.files import make_folder
 from mkport.trace.collect import collect
 
-FILES = ("timeline.png", "timeline.svg", "trace.json", "times.json")
+PICTURES = ("timeline.png", "timeline.svg")
+NO_PICTURE = (
+    "no timeline.png and timeline.svg: drawing needs matplotlib, which is not installed; "
+    "pip install 'mkport[plot]'"
+)
 
 
 def command(
@@ -42,7 +47,8 @@ def command(
 ) -> None:
     """Trace a decode step: a timeline as PNG and SVG, a file for ui.perfetto.dev, a summary.
 
-    Writes timeline.png, timeline.svg, trace.json (Perfetto) and times.json (mkport's own).
+    Writes timeline.png, timeline.svg, trace.json (Perfetto) and times.json (mkport's own); without
+    matplotlib the last two alone.
     """
     make_folder(out)
     loaded = open_model(model, dtype)
@@ -54,37 +60,42 @@ def command(
         )
     with open_decoder(loaded, batch=batch, context=context, workers=workers) as decoder:
         result = trace_step(decoder, steps, out)
-    data = {"summary": result.summary.as_dict(), "files": result.files}
+    data = {"summary": result.summary.as_dict(), "files": result.files, "note": result.note}
     text = tracing.render(result.summary) + "\n\n" + "\n".join(map(str, result.files))
+    text += f"\n{result.note}" if result.note else ""
     emit(data, as_json, lambda console: console.print(text, markup=False, soft_wrap=True))
 
 
 @dataclass(frozen=True)
 class Traced:
-    """A step's summary and the files that were written."""
+    """A step's summary, the files that were written, and what to do about those that were not."""
 
     summary: tracing.Summary
     files: tuple[Path, ...]
+    note: str
 
 
 def trace_step(decoder: Decoder, steps: int, out: Path) -> Traced:
     """Decodes `steps` tokens of every sequence from position 0, the last step traced, and writes
-    its files into `out`. Every token is the greedy choice after the one before it."""
+    its files into `out`, pictures where there is matplotlib. Every token is the greedy choice
+    after the one before it."""
     tokens = [0] * decoder.batch
     rows = list(range(decoder.batch))
     for position in range(steps):
         batch = [(sequence, position, token) for sequence, token in zip(rows, tokens, strict=True)]
         choices, _ = decoder.step(batch, rows, trace=position == steps - 1)
         tokens = [max(int(choice), 0) for choice in choices]
-    name = decoder.model.name
+    model = decoder.model.name
     caption = (
-        f"measured on {cpu_model()}, {decoder.workers} threads: a decode step of {name}, "
+        f"measured on {cpu_model()}, {decoder.workers} threads: a decode step of {model}, "
         f"batch {decoder.batch}, position {steps - 1}"
     )
     trace = collect(decoder.machine, caption)
-    png, svg, perfetto, own = (out / file for file in FILES)
-    tracing.draw(trace, png)
-    tracing.draw(trace, svg)
+    perfetto, own = out / "trace.json", out / "times.json"
     tracing.write(trace, perfetto)
     trace.save(own)
-    return Traced(tracing.summarise(trace), (png, svg, perfetto, own))
+    drawn = PICTURES if importlib.util.find_spec("matplotlib") else ()
+    for name in drawn:
+        tracing.draw(trace, out / name)
+    files = (*(out / name for name in drawn), perfetto, own)
+    return Traced(tracing.summarise(trace), files, "" if drawn else NO_PICTURE)

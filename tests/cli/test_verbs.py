@@ -33,7 +33,7 @@ Run = Callable[..., Result]
 def test_list_tells_the_forms(mkport: Run) -> None:
     (gemm,) = [e for e in json.loads(mkport("list", "--json").stdout) if e["op"] == "gemm"]
     assert gemm["standalone"] and gemm["oracle"] and gemm["cpu"]
-    assert gemm["ladder"] == ["1_naive", "2_lanes"]
+    assert gemm["ladder"] == ["1_naive", "2_tiled"]
     assert "ladder of 2" in mkport("list").stdout
 
 
@@ -136,6 +136,41 @@ def test_trace_writes_its_files_and_tells_the_waiting(
     assert "measured on" in trace.caption and "batch 2" in trace.caption
     assert ("layer 1 / o_proj", "gemm") in trace.nodes
     assert "waiting before it" in mkport(*args, "-o", tmp_path).stdout
+
+
+@pytest.fixture
+def no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if matplotlib were not installed."""
+    for name in [name for name in sys.modules if name.startswith("matplotlib.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+
+def test_trace_without_matplotlib_writes_all_but_the_pictures(
+    mkport: Run, tiny_model: Path, tmp_path: Path, no_matplotlib: None
+) -> None:
+    out = tmp_path / "out"
+    args = ("trace", "--model", tiny_model, "--steps", 2, "--workers", 2, "-o", out)
+    done = mkport(*args)
+    assert done.exit_code == 0, done.output
+    assert "waiting before it" in done.stdout and "mkport[plot]" in done.stdout
+    assert {path.name for path in out.iterdir()} == {"trace.json", "times.json"}
+    found = json.loads(mkport(*args, "--json").stdout)
+    assert {Path(file) for file in found["files"]} == set(out.iterdir())
+    assert "mkport[plot]" in found["note"]
+
+
+def test_the_demo_without_matplotlib_says_how_to_get_the_pictures(
+    mkport: Run,
+    tiny_model: Path,
+    tmp_path: Path,
+    no_matplotlib: None,
+    one_unit: None,
+) -> None:
+    done = mkport("demo", "Hi", "--model", tiny_model, "-o", tmp_path / "out", "--max-tokens", 1)
+    assert done.exit_code == 0, done.output
+    assert "7 ok" in done.stdout and "mkport[plot]" in done.stdout
+    assert (tmp_path / "out" / "trace.json").exists()
 
 
 def test_run_streams_the_text_and_keeps_the_rest_on_stderr(mkport: Run, tiny_model: Path) -> None:
