@@ -22,6 +22,8 @@ from mkport.bandwidth import read_bandwidth
 from mkport.doctor import cpu_model
 from mkport.errors import UserError
 
+# What a run may hold beside weights and cache: Python, Numba with its compiled code, scratch.
+BESIDE = 350e6
 LOGITS_OFF = 0.1  # bfloat16 activations differ by 0.01 to 0.05, another model by more than 1
 
 
@@ -55,6 +57,7 @@ class Report:
     prompt_tokens: int
     tokens: int
     step_bytes: float  # that a decode step must read, with uniform routing
+    held_bytes: float  # weights and cache
     read_bandwidth: list[float]  # bytes a second, one a round
     host_share: float
     results: list[Result]
@@ -107,20 +110,26 @@ def run(
     gguf: Path | None,
     prompts: list[list[int]],
     step_bytes: float,
+    weight_bytes: float,
+    cache_bytes_per_token: float,
     *,
     threads: int,
     tokens: int = 64,
     rounds: int = 7,
     advance: Callable[[float], None] = lambda amount: None,
 ) -> Report:
-    """Runs the benchmark; `advance` is called once a contestant and round."""
-    context = len(prompts[0]) + tokens + 1
+    """Runs the benchmark; `advance` is called once a contestant and round.
+
+    `step_bytes` is what a decode step must read; the cache holds the context of every prompt.
+    Raises UserError for a contestant that cannot run here or whose logits are another model's.
+    """
+    context = -(-(len(prompts[0]) + tokens + 1) // 256) * 256
     setup = {
         "directory": str(directory),
         "gguf": str(gguf) if gguf else "",
         "threads": threads,
         "batch": len(prompts),
-        "context": -(-context // 256) * 256,
+        "context": context,
     }
     children: list[Child] = []
     try:
@@ -161,6 +170,7 @@ def run(
         prompt_tokens=len(prompts[0]),
         tokens=tokens,
         step_bytes=step_bytes,
+        held_bytes=weight_bytes + cache_bytes_per_token * context * len(prompts),
         read_bandwidth=bandwidth,
         host_share=share,
         results=results,
@@ -172,6 +182,7 @@ def table(report: Report) -> str:
     bandwidth = median(report.read_bandwidth)
     bound = report.batch * bandwidth / report.step_bytes
     first = report.results[0]
+    limit = report.held_bytes + BESIDE
     lines = [
         f"Decode at batch {report.batch} on {report.machine}, {report.tokens} tokens after a "
         f"prompt of {report.prompt_tokens}, {len(first.tokens_per_second)} rounds in turns; Python "
@@ -180,6 +191,10 @@ def table(report: Report) -> str:
         f"Read bandwidth in the same run: {bandwidth / 1e9:.1f} GB/s; a step reads "
         f"{report.step_bytes / 1e6:.0f} MB, so the bound is {bound:.1f} tokens/s. "
         f"Time of a step outside the workers: {100 * report.host_share:.1f} %.",
+        "",
+        f"Peak memory of {first.name}: {first.peak_bytes / 1e6:.0f} MB, "
+        f"{'within' if first.peak_bytes <= limit else 'ABOVE'} {limit / 1e6:.0f} MB: "
+        f"{report.held_bytes / 1e6:.0f} MB of weights and cache, {BESIDE / 1e6:.0f} MB for the rest.",
         "",
         "| | tokens/s, median | all rounds | of the bound | ours is | logits off "
         "| same tokens | memory |",

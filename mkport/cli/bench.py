@@ -1,4 +1,5 @@
-"""`mkport bench`: decode speed against transformers and llama.cpp, in turns, same weights."""
+"""`mkport bench`: decode speed against transformers and llama.cpp, in turns, same weights; or what
+it costs to plan and verify a full-size step."""
 
 import json
 import random
@@ -7,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mkport.cli.output import JsonFlag, emit, progress
+from mkport.cli.output import JsonFlag, emit, plain, progress
 from mkport.files import check_folder_of, write_text
 
 CONTESTANTS = ("mkport", "transformers", "llama.cpp")
@@ -31,9 +32,22 @@ def command(
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Write every sample to this JSON file.")
     ] = None,
+    plan: Annotated[
+        bool,
+        typer.Option(
+            "--plan",
+            help="Measure instead what planning and verifying North Mini Code's step for a large "
+            "GPU takes; needs no model and no GPU.",
+        ),
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure decode: tokens a second, share of the memory bound, peak memory."""
+    if out is not None:
+        check_folder_of(out)
+    if plan:
+        _plan(out, as_json)
+        return
     from mkport.bandwidth import usable_cores
     from mkport.engine.bench.decode import run, table
     from mkport.engine.bench.gguf_bf16 import bf16_gguf
@@ -41,8 +55,6 @@ def command(
     from mkport.engine.load import load
     from mkport.engine.source import demo_file
 
-    if out is not None:
-        check_folder_of(out)
     demo = model in (None, "smollm2") and batch == 1
     names = ["mkport", *(against if against is not None else CONTESTANTS[1 : 3 if demo else 2])]
     with progress("loading the model"):
@@ -59,6 +71,8 @@ def command(
             gguf,
             prompts,
             reads.steps[0].nbytes,
+            reads.weight_bytes,
+            reads.cache_bytes_per_token,
             threads=threads or usable_cores(),
             tokens=tokens,
             rounds=rounds,
@@ -68,3 +82,14 @@ def command(
         write_text(out, json.dumps(report.as_dict(), indent=1) + "\n")
         write_text(out.with_suffix(".md"), table(report))
     emit(report.as_dict(), as_json, lambda console: print(table(report)))
+
+
+def _plan(out: Path | None, as_json: bool) -> None:
+    from mkport.engine.bench.plan import BATCHES, plan_costs, table
+
+    with progress(f"planning and verifying at batch {' and '.join(map(str, BATCHES))}"):
+        costs = plan_costs()
+    if out is not None:
+        write_text(out, json.dumps(plain(costs), indent=1) + "\n")
+        write_text(out.with_suffix(".md"), table(costs))
+    emit(costs, as_json, lambda console: print(table(costs), end=""))
