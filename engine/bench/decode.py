@@ -194,7 +194,8 @@ def table(report: Report) -> str:
         "",
         f"Peak memory of {first.name}: {first.peak_bytes / 1e6:.0f} MB, "
         f"{'within' if first.peak_bytes <= limit else 'ABOVE'} {limit / 1e6:.0f} MB: "
-        f"{report.held_bytes / 1e6:.0f} MB of weights and cache, {BESIDE / 1e6:.0f} MB for the rest.",
+        f"{report.held_bytes / 1e6:.0f} MB of weights and cache, {BESIDE / 1e6:.0f} MB for the "
+        f"rest.",
         "",
         "| | tokens/s, median | all rounds | of the bound | ours is | logits off "
         "| same tokens | memory |",
