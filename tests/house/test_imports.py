@@ -1,6 +1,7 @@
 """What may be imported where: no module-level torch, no bare folder names, no cycle of layers."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -108,6 +109,9 @@ def test_the_links_are_relative_and_point_at_the_folders(package: str) -> None:
     link = ROOT / "mkport" / package
     assert link.is_symlink()
     assert link.readlink() == Path("..") / package
+    command = ["git", "ls-files", "--error-unmatch", f"{package}/__init__.py"]
+    subprocess.run(command, cwd=ROOT, check=True)  # a clone has the folder, so the link resolves
+    assert importlib.import_module(f"mkport.{package}").__doc__
 
 
 def test_transformers_works_from_the_repository_root() -> None:

@@ -1,0 +1,1 @@
+"""The place for worked examples, scripts to read and to run; there are none yet."""
