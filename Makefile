@@ -1,8 +1,12 @@
-# Every chore is one target. PYTHON names the interpreter that .venv is made from; PROMPT the demo's prompt.
+# Every chore is one target; `make help` lists them and the variables.
 PYTHON ?= python3
+# On Linux, PyPI's torch is a CUDA build of gigabytes. With PyTorch's CPU index named here, pip finds
+# the same version there as VERSION+cpu, which counts as newer.
+TORCH_INDEX ?=
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+          $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 INPUTS := pyproject.toml constraints.txt
 export PROMPT
 
@@ -10,6 +14,11 @@ export PROMPT
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  PROMPT=...       what the demo says to the model"
+	@echo "  PYTHON=...       the interpreter that .venv is made from ($(PYTHON))"
+	@echo "  TORCH_INDEX=...  where to look for torch too, for a build that takes no gigabytes on Linux:"
+	@echo "                   make run TORCH_INDEX=https://download.pytorch.org/whl/cpu"
 
 run: $(VENV)/.base ## install, then check, compose, verify and speak (PROMPT="..." changes the prompt)
 	$(BIN)/mkport demo
