@@ -31,6 +31,14 @@ COMMON = frozenset(
     }
 )
 
+# What a decoder's config may say only in these ways, whatever its family.
+FIXED: dict[str, tuple[Any, ...]] = {
+    "attention_bias": (False, None),
+    "attention_dropout": (0.0, None),
+    "hidden_act": ("silu",),
+    "partial_rotary_factor": (1.0, None),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderConfig:

@@ -106,6 +106,17 @@ def whole(
     return value
 
 
+def either(config: Mapping[str, Any], first: str, second: str, default: int) -> int:
+    """As `whole`, for a number that goes by two names. Raises UserError where they disagree."""
+    one, other = config.get(first), config.get(second)
+    if one is not None and other is not None and one != other:
+        raise UserError(
+            f"config.json: {first} = {one} and {second} = {other} disagree. Remove the one that is "
+            f"wrong."
+        )
+    return whole(config, first if other is None else second, default)
+
+
 def natural(config: Mapping[str, Any], name: str, default: int) -> int:
     """As `whole`, but zero is allowed."""
     value = config.get(name)

@@ -5,17 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mkport.models.base import COMMON, DecoderConfig, common_fields, rope_table
+from mkport.models.base import COMMON, FIXED, DecoderConfig, common_fields, rope_table
 from mkport.models.fields import refuse_unknown
+from mkport.models.sequential import first_half, first_half_shapes, scales
 from mkport.models.step import Heads, Norm, Step, StepShape
-from mkport.models.tensors import (
-    Pieces,
-    Shapes,
-    attention_shapes,
-    gated_shapes,
-    ignored_shapes,
-    outer_shapes,
-)
+from mkport.models.tensors import Pieces, Shapes, gated_shapes, ignored_shapes, outer_shapes
 from mkport.plan import Graph
 
 __all__ = ["CONFIG", "build", "ignored_shapes", "pieces", "rope_table", "scales", "tensor_shapes"]
@@ -24,13 +18,9 @@ MODEL_TYPE = "llama"
 
 _IMPLEMENTED = COMMON | {"rms_norm_eps"}
 
-_FIXED: Mapping[str, tuple[Any, ...]] = {
-    "attention_bias": (False, None),
-    "attention_dropout": (0.0, None),
-    "hidden_act": ("silu",),
+_FIXED = FIXED | {
     "is_llama_config": (True,),
     "mlp_bias": (False, None),
-    "partial_rotary_factor": (1.0, None),
     "pretraining_tp": (1, None),
     "rope_interleaved": (False, None),
     "sliding_window": (None,),
@@ -61,9 +51,7 @@ def tensor_shapes(config: LlamaConfig) -> Shapes:
     for layer in range(config.layers):
         block = f"model.layers.{layer}"
         shapes |= {
-            f"{block}.input_layernorm.weight": (config.hidden,),
-            **attention_shapes(config, block),
-            f"{block}.post_attention_layernorm.weight": (config.hidden,),
+            **first_half_shapes(config, block),
             **gated_shapes(f"{block}.mlp", config.hidden, config.ffn),
         }
     return shapes
@@ -74,23 +62,14 @@ def pieces(config: LlamaConfig) -> Pieces:
     return {}
 
 
-def scales(config: LlamaConfig) -> dict[str, float]:
-    """Tensors that are multiplied by a number while they are loaded: none."""
-    return {}
-
-
 def build(config: LlamaConfig, shape: StepShape) -> Graph:
     """The step graph: sequential blocks, attention then the gated feed-forward."""
     step, norm = Step(shape, config.hidden), Norm(config.norm_eps)
     heads = Heads(config.heads, config.kv_heads, config.head_dim)
     step.embed("model.embed_tokens.weight", config.vocab)
     for layer in range(config.layers):
-        block, label = f"model.layers.{layer}", f"layer {layer}"
-        h = step.norm(f"{label} / norm", f"{block}.input_layernorm.weight", norm)
-        a = step.attention(layer, h, f"{block}.self_attn", heads)
-        step.add_product(f"{label} / o_proj", a, f"{block}.self_attn.o_proj.weight", config.q_width)
-        h = step.norm(f"{label} / ffn_norm", f"{block}.post_attention_layernorm.weight", norm)
-        step.gated(layer, h, f"{block}.mlp", config.ffn)
+        h = first_half(step, layer, heads, norm)
+        step.gated(layer, h, f"model.layers.{layer}.mlp", config.ffn)
     return step.head("model.norm.weight", norm, config.table, config.vocab)
 
 

@@ -4,16 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mkport.errors import UserError
 from mkport.models import experts
-from mkport.models.base import COMMON, DecoderConfig, common_fields, rope_table
+from mkport.models.base import COMMON, FIXED, DecoderConfig, common_fields, rope_table
 from mkport.models.experts import Experts
-from mkport.models.fields import refuse_unknown, whole
+from mkport.models.fields import either, refuse_unknown, whole
+from mkport.models.sequential import first_half, first_half_shapes, scales
 from mkport.models.step import Heads, Norm, Step, StepShape
 from mkport.models.tensors import (
     Pieces,
     Shapes,
-    attention_shapes,
     expert_pieces,
     expert_shapes,
     ignored_shapes,
@@ -33,13 +32,7 @@ _IMPLEMENTED = COMMON | {
     "sliding_window",
 }
 
-_FIXED: Mapping[str, tuple[Any, ...]] = {
-    "attention_bias": (False, None),
-    "attention_dropout": (0.0, None),
-    "hidden_act": ("silu",),
-    "output_router_logits": (False, None),
-    "partial_rotary_factor": (1.0, None),
-}
+_FIXED = FIXED | {"output_router_logits": (False, None)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +60,8 @@ class MixtralConfig(DecoderConfig):
             eps=("rms_norm_eps", 1e-5),
             theta=1e6,
         )
-        old, new = config.get("num_experts"), config.get("num_local_experts")
-        if old is not None and new is not None and old != new:
-            raise UserError(
-                f"config.json: num_experts = {old} and num_local_experts = {new} disagree. Remove "
-                f"the one that is wrong."
-            )
         mixture = Experts(
-            experts=whole(config, "num_experts" if new is None else "num_local_experts", 8),
+            experts=either(config, "num_experts", "num_local_experts", 8),
             top=whole(config, "num_experts_per_tok", 2),
             ffn=common["ffn"],
             softmax=True,
@@ -91,9 +78,7 @@ def tensor_shapes(config: MixtralConfig) -> Shapes:
     for layer in range(config.layers):
         block = f"model.layers.{layer}"
         shapes |= {
-            f"{block}.input_layernorm.weight": (config.hidden,),
-            **attention_shapes(config, block),
-            f"{block}.post_attention_layernorm.weight": (config.hidden,),
+            **first_half_shapes(config, block),
             **expert_shapes(f"{block}.mlp", config.experts.experts, config.hidden, config.ffn),
         }
     return shapes
@@ -109,23 +94,14 @@ def pieces(config: MixtralConfig) -> Pieces:
     return found
 
 
-def scales(config: MixtralConfig) -> dict[str, float]:
-    """Tensors that are multiplied by a number while they are loaded: none."""
-    return {}
-
-
 def build(config: MixtralConfig, shape: StepShape) -> Graph:
     """The step graph: sequential blocks, attention then the experts."""
     step, norm = Step(shape, config.hidden), Norm(config.norm_eps)
     heads = Heads(config.heads, config.kv_heads, config.head_dim, window=config.window)
     step.embed("model.embed_tokens.weight", config.vocab)
     for layer in range(config.layers):
-        block, label = f"model.layers.{layer}", f"layer {layer}"
-        h = step.norm(f"{label} / norm", f"{block}.input_layernorm.weight", norm)
-        a = step.attention(layer, h, f"{block}.self_attn", heads)
-        step.add_product(f"{label} / o_proj", a, f"{block}.self_attn.o_proj.weight", config.q_width)
-        h = step.norm(f"{label} / ffn_norm", f"{block}.post_attention_layernorm.weight", norm)
-        experts.add_experts(step, layer, h, f"{block}.mlp", config.experts)
+        h = first_half(step, layer, heads, norm)
+        experts.add_experts(step, layer, h, f"model.layers.{layer}.mlp", config.experts)
     return step.head("model.norm.weight", norm, config.table, config.vocab)
 
 

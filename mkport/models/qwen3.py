@@ -7,14 +7,23 @@ from typing import Any
 
 from mkport.errors import UserError
 from mkport.models import experts
-from mkport.models.base import COMMON, VECTOR, DecoderConfig, common_fields, rope_table
+from mkport.models.base import COMMON, FIXED, VECTOR, DecoderConfig, common_fields, rope_table
 from mkport.models.experts import Experts
-from mkport.models.fields import FULL, SLIDING, flag, layer_kinds, natural, refuse_unknown, whole
+from mkport.models.fields import (
+    FULL,
+    SLIDING,
+    either,
+    flag,
+    layer_kinds,
+    natural,
+    refuse_unknown,
+    whole,
+)
+from mkport.models.sequential import first_half, first_half_shapes, scales
 from mkport.models.step import Heads, Norm, Step, StepShape
 from mkport.models.tensors import (
     Pieces,
     Shapes,
-    attention_shapes,
     expert_pieces,
     expert_shapes,
     gated_shapes,
@@ -39,13 +48,7 @@ _MOE_FIELDS = _SHARED | {
     "num_local_experts",
 }
 
-_FIXED: Mapping[str, tuple[Any, ...]] = {
-    "attention_bias": (False, None),
-    "attention_dropout": (0.0, None),
-    "hidden_act": ("silu",),
-    "output_router_logits": (False, None),
-    "partial_rotary_factor": (1.0, None),
-}
+_FIXED = FIXED | {"output_router_logits": (False, None)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,14 +116,8 @@ def _sparse(config: Mapping[str, Any], layers: int) -> tuple[bool, ...]:
 
 
 def _experts(config: Mapping[str, Any]) -> Experts:
-    old, new = config.get("num_experts"), config.get("num_local_experts")
-    if old is not None and new is not None and old != new:
-        raise UserError(
-            f"config.json: num_experts = {old} and num_local_experts = {new} disagree. Remove the "
-            f"one that is wrong."
-        )
     return Experts(
-        experts=whole(config, "num_experts" if new is None else "num_local_experts", 128),
+        experts=either(config, "num_experts", "num_local_experts", 128),
         top=whole(config, "num_experts_per_tok", 8),
         ffn=whole(config, "moe_intermediate_size", 768, multiple_of=VECTOR),
         softmax=True,
@@ -133,11 +130,7 @@ def tensor_shapes(config: QwenConfig) -> Shapes:
     shapes, hidden = outer_shapes(config), config.hidden
     for layer, sparse in enumerate(config.sparse):
         block = f"model.layers.{layer}"
-        shapes |= {
-            f"{block}.input_layernorm.weight": (hidden,),
-            **attention_shapes(config, block, head_norms=True),
-            f"{block}.post_attention_layernorm.weight": (hidden,),
-        }
+        shapes |= first_half_shapes(config, block, head_norms=True)
         if sparse and config.experts is not None:
             shapes |= expert_shapes(
                 f"{block}.mlp", config.experts.experts, hidden, config.experts.ffn
@@ -157,17 +150,11 @@ def pieces(config: QwenConfig) -> Pieces:
     return found
 
 
-def scales(config: QwenConfig) -> dict[str, float]:
-    """Tensors that are multiplied by a number while they are loaded: none."""
-    return {}
-
-
 def build(config: QwenConfig, shape: StepShape) -> Graph:
     """The step graph: sequential blocks, attention then the feed-forward or the experts."""
     step, norm = Step(shape, config.hidden), Norm(config.norm_eps)
     step.embed("model.embed_tokens.weight", config.vocab)
     for layer, sparse in enumerate(config.sparse):
-        block, label = f"model.layers.{layer}", f"layer {layer}"
         heads = Heads(
             config.heads,
             config.kv_heads,
@@ -175,14 +162,11 @@ def build(config: QwenConfig, shape: StepShape) -> Graph:
             window=config.windows[layer],
             norm_eps=config.norm_eps,
         )
-        h = step.norm(f"{label} / norm", f"{block}.input_layernorm.weight", norm)
-        a = step.attention(layer, h, f"{block}.self_attn", heads)
-        step.add_product(f"{label} / o_proj", a, f"{block}.self_attn.o_proj.weight", config.q_width)
-        h = step.norm(f"{label} / ffn_norm", f"{block}.post_attention_layernorm.weight", norm)
+        h, mlp = first_half(step, layer, heads, norm), f"model.layers.{layer}.mlp"
         if sparse and config.experts is not None:
-            experts.add_experts(step, layer, h, f"{block}.mlp", config.experts)
+            experts.add_experts(step, layer, h, mlp, config.experts)
         else:
-            step.gated(layer, h, f"{block}.mlp", config.ffn)
+            step.gated(layer, h, mlp, config.ffn)
     return step.head("model.norm.weight", norm, config.table, config.vocab)
 
 
