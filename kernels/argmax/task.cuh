@@ -23,6 +23,7 @@ struct argmax : MkBody {
     const float* x = a.x + int64_t(tile) * a.n;
     Best best = {mk_load_coherent(x), 0, 0};
     const int whole = a.n % 4 ? 0 : a.n;  // columns in aligned vectors
+#pragma unroll 1
     for (int first = mk_thread() * 4; first < whole; first += MK_COMPUTERS * 4 * FLIGHT) {
       mk_float4 v[FLIGHT];
 #pragma unroll
@@ -37,6 +38,7 @@ struct argmax : MkBody {
         for (int j = 0; j < 4; j++) best.take(v[i].v[j], at + j);
       }
     }
+#pragma unroll 1
     for (int at = whole + mk_thread(); at < a.n; at += MK_COMPUTERS)
       best.take(mk_load_coherent(x + at), at);
     for (int mask = 16; mask; mask /= 2)

@@ -2,15 +2,27 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from mkport.declare import Op, integer, read, tensor, write
 
 
+HEADS = 8  # of a tile: a GPU worker has a warp for each
+
+
+def parts(a):
+    """Tiles of a token."""
+    return -(-a.heads // HEADS)
+
+
 def access(a, tile):
-    """A tile is one token with all its heads and splits."""
+    """A tile is up to 8 heads of one token, over all its splits."""
+    token, first = tile // parts(a), tile % parts(a) * HEADS
+    end = np.minimum(first + HEADS, a.heads)
     yield read("count", (0, 1))
-    yield read("rows", (tile, tile + 1), (0, 2))
-    yield read("partial", (tile, tile + 1), (0, a.splits), (0, a.heads))
-    yield write("y", (tile, tile + 1), (0, a.heads * a.head_dim))
+    yield read("rows", (token, token + 1), (0, 2))
+    yield read("partial", (token, token + 1), (0, a.splits), (first, end))
+    yield write("y", (token, token + 1), (first * a.head_dim, end * a.head_dim))
 
 
 OP = Op(
@@ -26,10 +38,10 @@ OP = Op(
         integer("splits", "splits that the longest context needs"),
         integer("window", "keys a query sees, its own included; 0: all up to its own"),
     ),
-    tiles=lambda a: a.y.shape[0],
+    tiles=lambda a: a.y.shape[0] * parts(a),
     access=access,
     arena=lambda a: 4 * 16 * a.splits,  # of one head: a vector e^(m_s - m) for each split
-    shared=lambda a, rows: 4 * 8 * a.splits,  # each warp's factors
+    shared=lambda a, rows: 4 * 8 * 2 * a.splits,  # each warp's factors, and l of its splits
     order=(
         "m = the largest m_s; splits ascending from the first live one: acc' = fma(acc_s, "
         "e^(m_s - m), acc), l' = fma(l_s, e^(m_s - m), l); y = acc / l. "

@@ -1,4 +1,4 @@
-"""The attention_combine body: one token's splits joined, head by head."""
+"""The attention_combine body: the splits of up to 8 heads of a token joined, head by head."""
 
 from mkport.machines.cpu.vector import (
     body,
@@ -20,17 +20,19 @@ ATTENTION_COMBINE_SPLIT = 256  # keys
 
 @body
 def attention_combine(a, tile, arena):
-    """y[tile] = the splits' sums over the splits' l, each times e^(m_s - m)."""
-    if tile >= get_i32(a.count, 0):
+    """y[token, 8 heads] = the splits' sums over the splits' l, each times e^(m_s - m)."""
+    parts = (a.heads + 7) // 8
+    token, first_head = tile // parts, tile % parts * 8
+    if token >= get_i32(a.count, 0):
         return
-    position = get_i32(a.rows, 2 * tile + 1)
+    position = get_i32(a.rows, 2 * token + 1)
     oldest = max(position - a.window + 1, 0) if a.window > 0 else 0
     first, end = oldest // ATTENTION_COMBINE_SPLIT, position // ATTENTION_COMBINE_SPLIT + 1
     row = a.head_dim + 16  # of partial
     step = a.heads * row  # from a split to the next
-    for h in range(a.heads):
-        start = (tile * a.splits * a.heads + h) * row
-        attention_combine_head(a, start + first * step, start + end * step, step, h, tile, arena)
+    for h in range(first_head, min(first_head + 8, a.heads)):
+        start = (token * a.splits * a.heads + h) * row
+        attention_combine_head(a, start + first * step, start + end * step, step, h, token, arena)
 
 
 @body

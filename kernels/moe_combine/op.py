@@ -2,15 +2,30 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from mkport.declare import Op, immutable, integer, read, tensor, update
 
 
+COLUMNS = 1024  # of a tile: a vector of 4 for each of a GPU worker's 256 threads
+
+
+def parts(a):
+    """Tiles of a token."""
+    return -(-a.n // COLUMNS)
+
+
 def access(a, tile):
-    """A tile is one token; which slots its experts were in is data, so it reads any of all."""
+    """A tile is up to 1024 columns of a token.
+
+    Which slots the token's experts were in is data, so it reads any of all.
+    """
+    token, first = tile // parts(a), tile % parts(a) * COLUMNS
+    columns = (first, np.minimum(first + COLUMNS, a.n))
     yield immutable("count", (0, 1))
-    yield read("weights", (tile, tile + 1), (0, a.top))
-    yield read("y", (0, a.y.logical[0]), (0, a.n))
-    yield update("x", (tile, tile + 1), (0, a.n))
+    yield read("weights", (token, token + 1), (0, a.top))
+    yield read("y", (0, a.y.logical[0]), columns)
+    yield update("x", (token, token + 1), columns)
 
 
 OP = Op(
@@ -24,7 +39,7 @@ OP = Op(
         integer("n", "columns, a multiple of 16"),
         integer("top", "experts of a token"),
     ),
-    tiles=lambda a: a.x.shape[0],
+    tiles=lambda a: a.x.shape[0] * parts(a),
     access=access,
     order="m = 0; best choice first, m = fma(weight, y, m); x + m",
     folder=Path(__file__).parent,

@@ -15,11 +15,13 @@ from mkport.machines.cpu.vector import (
 
 @body
 def moe_combine(a, tile, arena):
-    """x[tile] += sum over choices of weights[tile, c] y[tile, c]."""
-    if tile >= get_i32(a.count, 0):
+    """x[token, 1024 columns] += sum over choices of weights[token, c] y[token, c]."""
+    parts = (a.n + 1023) // 1024
+    token, begin = tile // parts, tile % parts * 1024
+    if token >= get_i32(a.count, 0):
         return
-    first, x = tile * a.top, tile * a.n
-    for i in range(0, a.n, 16):
+    first, x = token * a.top, token * a.n
+    for i in range(begin, min(begin + 1024, a.n), 16):
         total = zeros()
         for p in range(first, first + a.top):
             total = fma(splat(get_f32(a.weights, p)), load_f32(a.y, p * a.n + i), total)

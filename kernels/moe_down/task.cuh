@@ -55,11 +55,21 @@ struct moe_down : MkBody {
     const int slot_words = 2 * (a.slot_count + 1);
     E::Words words;
     E::take(s, words, a.slots, slot_words);
+#pragma unroll 1
     for (int slot = s.thread; slot < a.slot_count; slot += MK_STAGERS) l.needed[slot] = 0;
     E::put(s, words, l.slots, a.slots, slot_words);
     s.sync();
     const int live = l.slots[slot_words - 1];
     E::take(s, words, a.pairs, live);  // under way meanwhile
+    if (live <= STAGED) {  // all fit, in their order
+#pragma unroll 1
+      for (int slot = s.thread; slot < a.slot_count; slot += MK_STAGERS)
+        l.places[slot] = l.slots[2 * slot + 1];
+      s.copy(reinterpret_cast<mk_weight*>(s.buffer), a.k + P::PAD, a.act, a.k, live);
+      E::put(s, words, l.pairs, a.pairs, live);
+      return;
+    }
+#pragma unroll 1
     for (int i = s.thread; i < run.count; i += MK_STAGERS) {
       const int slot = slot_of(a, run.tile(i));
       l.needed[slot] = l.slots[2 * slot + 3] - l.slots[2 * slot + 1];
@@ -105,9 +115,11 @@ struct moe_down : MkBody {
 
   // The k that this warp multiplies, of up to 8 rows of act: nobody else reads them.
   MK_DEVICE static void fetch(const MoeDownArgs& a, char* to, int first_row, int rows) {
+#pragma unroll 1
     for (int k0 = 0; k0 < a.k; k0 += P::SLICE) {
       const int steps = P::least(P::SLICE, a.k - k0) / 16, share = (steps + 7) / 8;
       const int first = mk_warp() * share, end = P::least(first + share, steps);
+#pragma unroll 1
       for (int k = first * 16 + mk_lane() * 4; k < end * 16; k += 32 * 4) {
         const float* from = a.act + int64_t(first_row) * a.k + k0 + k;
         mk_float4 x[SPARE];

@@ -8,11 +8,14 @@ struct moe_group : MkBody {
     const int choices = c.notes[0] * a.k;
     int32_t* ids = reinterpret_cast<int32_t*>(c.arena);  // [choices]
     int32_t* first = ids + choices;  // [choices] its place if it is its expert's first pair, or -1
+#pragma unroll 1
     for (int p = mk_thread(); p < choices; p += MK_COMPUTERS) ids[p] = mk_load_coherent(a.ids + p);
     c.sync();
+#pragma unroll 1
     for (int p = mk_thread(); p < choices; p += MK_COMPUTERS) {
       int place = 0;
       bool lead = ids[p] >= 0;
+#pragma unroll 1
       for (int q = 0; q < choices; q++) {
         const bool earlier = ids[q] == ids[p] && q < p;
         place += ids[q] >= 0 && (ids[q] < ids[p] || earlier);
@@ -23,13 +26,17 @@ struct moe_group : MkBody {
     }
     c.sync();
     int used = 0, live = 0;
+#pragma unroll 1
     for (int q = 0; q < choices; q++) used += first[q] >= 0, live += ids[q] >= 0;
+#pragma unroll 1
     for (int p = mk_thread(); p < choices; p += MK_COMPUTERS) {
       if (first[p] < 0) continue;
       int slot = 0;
+#pragma unroll 1
       for (int q = 0; q < choices; q++) slot += first[q] >= 0 && ids[q] < ids[p];
       put(a, slot, ids[p], first[p]);
     }
+#pragma unroll 1
     for (int slot = used + mk_thread(); slot <= a.slot_count; slot += MK_COMPUTERS)
       put(a, slot, -1, live);
   }

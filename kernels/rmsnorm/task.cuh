@@ -14,6 +14,7 @@ struct rmsnorm : MkBody {
       scale(a, sum, kept, a.y + at, mk_thread(), MK_COMPUTERS);
       return;
     }
+#pragma unroll 1
     for (int group = mk_warp(); group < a.groups; group += MK_COMPUTE_WARPS) {
       float* kept = reinterpret_cast<float*>(c.arena) + mk_warp() * a.k;
       const int64_t here = at + int64_t(group) * a.k;
@@ -26,6 +27,7 @@ struct rmsnorm : MkBody {
   MK_DEVICE static float squares(const RmsnormArgs& a, const float* x, float* kept, int thread,
                                  int threads) {
     float sum = 0.0f;
+#pragma unroll 1
     for (int first = thread * 4; first < a.k; first += threads * 4 * FLIGHT) {
       mk_float4 v[FLIGHT];
 #pragma unroll
@@ -44,6 +46,7 @@ struct rmsnorm : MkBody {
   MK_DEVICE static void scale(const RmsnormArgs& a, float sum, const float* kept, float* y,
                               int thread, int threads) {
     const float r = mk_div(1.0f, mk_sqrt(mk_add(mk_div(sum, float(a.k)), a.eps)));
+#pragma unroll 1
     for (int i = thread * 4; i < a.k; i += threads * 4) {
       const mk_word4 w = mk_load_immutable16(a.w + i);
       mk_float4 v = *reinterpret_cast<const mk_float4*>(kept + i);

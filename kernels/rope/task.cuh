@@ -9,6 +9,7 @@ struct rope : MkBody {
     int page = 0;
     if (a.pages)
       page = mk_load_coherent(a.page_table + sequence * a.pages_per_sequence + position / a.page);
+#pragma unroll 1
     for (int pair = mk_thread(); pair < a.heads * half; pair += MK_COMPUTERS) {
       const int head = pair / half, i = pair % half;
       const int p_at = a.half_split ? i : 2 * i, q_at = a.half_split ? i + half : 2 * i + 1;

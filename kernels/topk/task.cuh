@@ -15,17 +15,20 @@ struct topk : MkBody {
     const int64_t out = int64_t(tile) * a.k;
     c.sync();  // the tile before this one has been read
     bool broken = false;
+#pragma unroll 1
     for (int e = mk_thread(); e < a.experts; e += MK_COMPUTERS) {
       z[e] = mk_load_coherent(a.z + int64_t(tile) * a.experts + e);
       broken |= mk_add(z[e], -z[e]) != 0.0f;  // infinite or NaN
     }
     if (c.any(broken)) {
+#pragma unroll 1
       for (int i = mk_thread(); i < a.k; i += MK_COMPUTERS) {
         mk_store(a.ids + out + i, -1);
         mk_store(a.weights + out + i, mk_float(0x7fc00000));
       }
       return;
     }
+#pragma unroll 1
     for (int e = mk_thread(); e < a.experts; e += MK_COMPUTERS) {
       const int rank = before(z, a.experts, e);
       if (rank < a.k) ids[rank] = e;
@@ -33,6 +36,7 @@ struct topk : MkBody {
     c.sync();
     const float highest = z[ids[0]];
     const float total = a.softmax ? sum(z, a.experts, highest) : 1.0f;
+#pragma unroll 1
     for (int i = mk_thread(); i < a.k; i += MK_COMPUTERS) {
       const float x = z[ids[i]];
       weights[i] = a.softmax ? mk_div(exp(mk_add(x, -highest)), total)
@@ -44,6 +48,7 @@ struct topk : MkBody {
       chosen = weights[0];
       for (int i = 1; i < a.k; i++) chosen = mk_add(chosen, weights[i]);
     }
+#pragma unroll 1
     for (int i = mk_thread(); i < a.k; i += MK_COMPUTERS) {
       mk_store(a.ids + out + i, ids[i]);
       mk_store(a.weights + out + i, mk_mul(mk_div(weights[i], chosen), a.scale));
@@ -59,6 +64,7 @@ struct topk : MkBody {
   }
   MK_DEVICE static float sum(const float* z, int experts, float highest) {
     float sum = 0.0f;
+#pragma unroll 1
     for (int e = mk_lane(); e < experts; e += 32) sum = mk_add(sum, exp(mk_add(z[e], -highest)));
     return mk_warp_sum(sum);  // every warp for itself
   }

@@ -228,8 +228,8 @@ def scales(config: CohereConfig) -> dict[str, float]:
 def build(config: CohereConfig, shape: StepShape) -> Graph:
     """The step graph: one norm feeds attention and feed-forward, and both are added to x.
 
-    Router and queries come first and the big products last: what only weights hold up can be
-    read while attention is still under way.
+    What one worker does alone (the choice of experts, the join of the splits) stands before
+    something that all the others have to do meanwhile (attention, the experts' second half).
     """
     step, norm = Step(shape, config.hidden), Norm(config.norm_eps, config.mean)
     step.embed("model.embed_tokens.weight", config.vocab)
@@ -246,11 +246,14 @@ def build(config: CohereConfig, shape: StepShape) -> Graph:
         h = step.norm(f"{label} / norm", f"{block}.input_layernorm.weight", norm)
         mixture = None if dense else config.experts
         if mixture is not None:
-            experts.route(step, layer, h, f"{block}.mlp", mixture)
+            experts.score(step, layer, h, f"{block}.mlp", mixture)
         step.project(layer, h, f"{block}.self_attn", heads)
         if mixture is not None:
+            experts.choose(step, layer, mixture)
+        step.attend(layer, heads)
+        if mixture is not None:
             experts.up(step, layer, h, f"{block}.mlp", mixture)
-        a = step.attend(layer, heads)
+        a = step.join_splits(layer, heads)
         if mixture is not None:
             experts.down(step, layer, f"{block}.mlp", mixture)
         step.add_product(f"{label} / o_proj", a, f"{block}.self_attn.o_proj.weight", config.q_width)

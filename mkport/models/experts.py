@@ -37,7 +37,8 @@ class Experts:
 
 def add_experts(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
     """x += the weighted sum of each token's chosen experts."""
-    route(step, layer, h, prefix, e)
+    score(step, layer, h, prefix, e)
+    choose(step, layer, e)
     up(step, layer, h, prefix, e)
     down(step, layer, prefix, e)
     combine(step, layer, e)
@@ -48,8 +49,8 @@ def _slots(step: Step, e: Experts) -> int:
     return min(e.experts, step.shape.rows * e.top)
 
 
-def route(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
-    """Each token's experts and their weights, and the experts of the step with their tokens."""
+def score(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
+    """The router's logits of every expert for each token."""
     rows, label = step.shape.rows, f"layer {layer}"
     z = step.scratch("router_logits", rows, e.experts)
     step.graph.add(
@@ -62,6 +63,12 @@ def route(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
         n=e.experts,
         k=step.hidden,
     )
+
+
+def choose(step: Step, layer: int, e: Experts) -> None:
+    """Each token's experts and their weights, and the experts of the step with their tokens."""
+    rows, label = step.shape.rows, f"layer {layer}"
+    z = step.scratch("router_logits", rows, e.experts)
     ids = step.tensor("chosen", "i32", (rows, e.top), "scratch")
     step.graph.add(
         TOPK,

@@ -141,7 +141,8 @@ class Step:
     def attention(self, layer: int, h: str, prefix: str, a: Heads) -> str:
         """Queries, cached keys and values, attention; returns [rows, heads * head_dim]."""
         self.project(layer, h, prefix, a)
-        return self.attend(layer, a)
+        self.attend(layer, a)
+        return self.join_splits(layer, a)
 
     def project(self, layer: int, h: str, prefix: str, a: Heads) -> None:
         """Queries to scratch, keys and values of `h` to the cache."""
@@ -213,16 +214,9 @@ class Step:
         )
         self.graph.add(ROPE, f"{label}_rope", x=y, **placed)
 
-    def attend(self, layer: int, a: Heads) -> str:
-        """Attention of the projected queries; returns [rows, heads * head_dim]."""
-        shape, width = self.shape, a.heads * a.head_dim
-        partial = self.tensor(
-            "partial",
-            "f32",
-            (shape.rows, shape.splits, a.heads, a.head_dim + 16),
-            "scratch",
-            (shape.rows, shape.splits, a.heads),
-        )
+    def attend(self, layer: int, a: Heads) -> None:
+        """Attention of the projected queries, split by split."""
+        shape = self.shape
         self.graph.add(
             ATTENTION,
             f"layer {layer} / attention",
@@ -232,7 +226,7 @@ class Step:
             q="q",
             k_pages=self._pages(layer, a, "k"),
             v_pages=self._pages(layer, a, "v"),
-            partial=partial,
+            partial=self._partial(a),
             heads=a.heads,
             kv_heads=a.kv_heads,
             head_dim=a.head_dim,
@@ -242,20 +236,28 @@ class Step:
             window=a.window,
             scale=a.head_dim**-0.5,
         )
-        joined = self.scratch("attended", shape.rows, width)
+
+    def join_splits(self, layer: int, a: Heads) -> str:
+        """Joins the splits of `attend`; returns [rows, heads * head_dim]."""
+        joined = self.scratch("attended", self.shape.rows, a.heads * a.head_dim)
         self.graph.add(
             COMBINE,
             f"layer {layer} / combine",
             count="count",
             rows="rows",
-            partial=partial,
+            partial=self._partial(a),
             y=joined,
             heads=a.heads,
             head_dim=a.head_dim,
-            splits=shape.splits,
+            splits=self.shape.splits,
             window=a.window,
         )
         return joined
+
+    def _partial(self, a: Heads) -> str:
+        rows, splits = self.shape.rows, self.shape.splits
+        shape, logical = (rows, splits, a.heads, a.head_dim + 16), (rows, splits, a.heads)
+        return self.tensor("partial", "f32", shape, "scratch", logical)
 
     def add_product(self, label: str, x: str, weight: str, k: int) -> None:
         """x (the residual stream) += input W^T."""

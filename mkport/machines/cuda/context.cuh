@@ -121,31 +121,38 @@ struct MkStage {
   MK_DEVICE void copy(T* to, int to_pitch, const float* from, int n, int rows) const {
     gather(to, to_pitch, from, n, rows, [](int row) { return row; });
   }
-  // The same with rows from here and there: `place(row)` is each one's row in `from`.
+  // The same with rows from here and there: `place(row)` is each one's row in `from`. A thread has
+  // 8 vectors under way: some columns of MK_ROWS rows. Loops are not unrolled further, since code
+  // that runs once a record must be fetched each time.
   template <class T, class Place>
   MK_DEVICE void gather(T* to, int to_pitch, const float* from, int n, int rows,
                         Place place) const {
-    enum { FLIGHT = 16 };
-    const int across = n / 4;
-    int row = thread / across, at = thread % across;
-    while (row < rows) {
-      mk_float4 x[FLIGHT];
-      int next_row = row, next_at = at;
+    enum { COLUMNS = 8 / MK_ROWS };
+#pragma unroll 1
+    for (int first = 0; first < rows; first += MK_ROWS) {
+      const float* rows_from[MK_ROWS];
 #pragma unroll
-      for (int i = 0; i < FLIGHT; i++) {
-        if (next_row < rows) 
-          x[i] = mk_load_coherent4(from + int64_t(place(next_row)) * n + 4 * next_at);
-        advance(next_row, next_at, across);
-      }
+      for (int r = 0; r < MK_ROWS; r++)
+        rows_from[r] = first + r < rows ? from + int64_t(place(first + r)) * n : nullptr;
+#pragma unroll 1
+      for (int at = thread * 4; at < n; at += COLUMNS * MK_STAGERS * 4) {
+        mk_float4 x[COLUMNS][MK_ROWS];
 #pragma unroll
-      for (int i = 0; i < FLIGHT; i++) {
-        if (row < rows) put(to + row * to_pitch + 4 * at, x[i]);
-        advance(row, at, across);
+        for (int c = 0; c < COLUMNS; c++)
+#pragma unroll
+          for (int r = 0; r < MK_ROWS; r++) {
+            const int column = at + c * MK_STAGERS * 4;
+            if (column < n && rows_from[r]) x[c][r] = mk_load_coherent4(rows_from[r] + column);
+          }
+#pragma unroll
+        for (int c = 0; c < COLUMNS; c++)
+#pragma unroll
+          for (int r = 0; r < MK_ROWS; r++) {
+            const int column = at + c * MK_STAGERS * 4;
+            if (column < n && rows_from[r]) put(to + (first + r) * to_pitch + column, x[c][r]);
+          }
       }
     }
-  }
-  MK_DEVICE static void advance(int& row, int& at, int across) {
-    for (at += MK_STAGERS; at >= across; at -= across) row++;
   }
   MK_DEVICE static void put(float* to, const mk_float4& x) {
     *reinterpret_cast<mk_float4*>(to) = x;

@@ -13,7 +13,6 @@ typedef unsigned long long uint64_t;
 
 #define MK_DEVICE __device__
 #define MK_INLINE __device__ __forceinline__
-#define MK_SEPARATE __device__ __noinline__  // registers are given out for this function alone
 
 typedef uint16_t mk_bf16;     // the upper half of a float
 typedef uint64_t mk_barrier;  // an mbarrier in shared memory

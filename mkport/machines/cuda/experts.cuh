@@ -21,6 +21,7 @@ struct MkExperts {
       const int at = s.thread + i * MK_STAGERS;
       if (at < n) to[at] = words.v[i];
     }
+#pragma unroll 1
     for (int at = s.thread + FLIGHT * MK_STAGERS; at < n; at += MK_STAGERS)
       to[at] = mk_load_coherent(from + at);
   }

@@ -36,6 +36,8 @@ class Nvrtc:
     def __init__(self, path: str) -> None:
         """Loads the library. Raises UserError when that fails."""
         try:
+            for part in _parts_beside(path):
+                ctypes.CDLL(part)
             self._library = ctypes.CDLL(path)
         except OSError as error:
             raise UserError(f"NVRTC at {path} cannot be loaded: {error}.") from error
@@ -81,6 +83,14 @@ class Nvrtc:
         if state:
             reason = self._library.nvrtcGetErrorString(state).decode()
             raise RuntimeError(f"nvrtc{name}: {reason}")
+
+
+def _parts_beside(path: str) -> list[str]:
+    """The library's own parts in its folder, where the loader does not look: loaded before it opens
+    them by name."""
+    if os.sep not in path:
+        return []
+    return [str(part) for part in sorted(Path(path).parent.glob("libnvrtc-builtins.so.*"))]
 
 
 def usage(log: str) -> tuple[dict[str, int], dict[str, int]]:

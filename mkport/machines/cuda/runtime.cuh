@@ -130,12 +130,12 @@ MK_DEVICE inline void mk_early_record(const MkBox& box, const MkStage& stage) {
 }
 
 template <class Body, class Args>
-MK_SEPARATE void mk_stage_record(const MkBox& box, const MkStage& stage) {
+MK_DEVICE inline void mk_stage_record(const MkBox& box, const MkStage& stage) {
   Body::stage(Args::load(box.words, box.addresses), mk_run(box), stage);
 }
 
 template <class Body, class Args>
-MK_SEPARATE void mk_compute_record(const MkBox& box, MkRole& role_state, MkCompute& state) {
+MK_DEVICE inline void mk_compute_record(const MkBox& box, MkRole& role_state, MkCompute& state) {
   MkRole role = role_state;
   MkCompute compute = state;
   compute.ring.guard = &role.guard;

@@ -10,7 +10,6 @@
 
 #define MK_DEVICE
 #define MK_INLINE inline
-#define MK_SEPARATE
 #define __global__
 #define __device__
 #define __forceinline__ inline
