@@ -164,7 +164,7 @@ def run(
     return Report(
         machine=f"{cpu_model()}, {threads} threads",
         python=platform.python_version(),
-        commit=_commit(),
+        commit=commit(),
         threads=threads,
         batch=len(prompts),
         prompt_tokens=len(prompts[0]),
@@ -225,7 +225,7 @@ def _shared(ids: list[int], first: list[int]) -> int:
     return next((n for n, (a, b) in pairs if a != b), len(ids))
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit of the source, or the version where there is no repository."""
     folder = Path(mkport.__file__).resolve().parent
     done = subprocess.run(

@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 
 from mkport.compose.cuda import compose_cuda
+from mkport.engine.bench.decode import commit
 from mkport.machines.cuda.gpu import gpu
 from mkport.machines.cuda.machine import CudaMachine
+from mkport.machines.cuda.nvrtc import nvrtc
 from mkport.models import family_of, parse_config
 from mkport.models.sizes import config_of
 from mkport.models.step import StepShape
@@ -138,6 +140,12 @@ def measure(family: str, size: str, batch: int, context: int, repeats: int) -> d
     seconds = statistics.median(times)
     return {
         "gpu": gpu().name,
+        "commit": commit(),
+        "versions": {
+            "cupy": cupy.__version__,
+            "nvrtc": ".".join(map(str, nvrtc().version)),
+            "driver": cupy.cuda.runtime.driverGetVersion(),
+        },
         "family": family,
         "size": size,
         "batch": batch,
@@ -157,6 +165,30 @@ def measure(family: str, size: str, batch: int, context: int, repeats: int) -> d
     }
 
 
+def table(folder: Path) -> str:
+    """The results of a folder as a Markdown table, by context and batch."""
+    results = [json.loads(file.read_text()) for file in folder.glob("*.json")]
+    results.sort(key=lambda r: (r["context"] != 8192, r["context"], r["batch"]))
+    first = results[0]
+    versions = ", ".join(f"{name} {value}" for name, value in first["versions"].items())
+    lines = [
+        f"Decode steps of {first['family']} at full size with random weights, bfloat16, uniform "
+        f"routing, on one {first['gpu']} ({versions}, commit {first['commit']}); medians of "
+        f"{len(first['step_s'])} launches, after a check that logits are finite and runs are equal "
+        "bit for bit.",
+        "",
+        "| context | batch | ms a step | tokens/s | GB a step | of the datasheet | memory, GB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for r in results:
+        lines.append(
+            f"| {r['context']} | {r['batch']} | {r['median_s'] * 1e3:.2f} "
+            f"| {r['tokens_per_second']:.0f} | {r['bytes'] / 1e9:.2f} "
+            f"| {100 * r['share_of_datasheet']:.0f} % | {r['memory_bytes'] / 1e9:.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Measures one shape, prints a line and the trace's summary, and writes JSON if asked."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -166,7 +198,11 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path, help="print the results of a folder, measure nothing")
     given = parser.parse_args()
+    if given.table:
+        print(table(given.table), end="")
+        return
     result = measure(given.family, given.size, given.batch, given.context, given.repeats)
     print(result.pop("summary"))
     print(result.pop("phases"))
