@@ -1,8 +1,8 @@
 """Tiled matrix product on a CPU: y = x W^T (+ residual). An ordinary Numba kernel.
 
-Rung 3: a tile of 16 weight rows stays in the cache while every token uses it, and four chains of
-sums run side by side, so that no addition waits for the one before it. The order of the sums is
-written out as loops over lanes and chains, which the compiler turns into vectors.
+Rung 3: four chains of sixteen lanes. Column k is added to sum k % 64, so that four vectors of sums
+run side by side and no addition waits for the one before it. The order of the sums is written out
+as a loop over 64 sums, which the compiler turns into vectors. Tiles are those of rung 2.
 
     python kernels/gemm/standalone.py
 """
@@ -11,7 +11,8 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic, overload
 
-LANES, CHAINS = 16, 4
+LANES = 16
+SUMS = 4 * LANES  # four chains, each of 16 lanes
 TILE = 16  # weight rows
 
 
@@ -36,39 +37,32 @@ def _widen(value):
 
 @njit(nogil=True, cache=True)
 def multiply(w, x, acc):
-    """Adds the products of a weight row and a token's row to acc [4 chains, 16 lanes]."""
-    whole = len(w) // (CHAINS * LANES) * (CHAINS * LANES)
-    a, b, c, d = acc[0], acc[1], acc[2], acc[3]
-    for k in range(0, whole, CHAINS * LANES):
-        ws, xs = w[k : k + CHAINS * LANES], x[k : k + CHAINS * LANES]
-        for lane in range(LANES):
-            a[lane] = fma(widen(ws[lane]), xs[lane], a[lane])
-            b[lane] = fma(widen(ws[lane + 16]), xs[lane + 16], b[lane])
-            c[lane] = fma(widen(ws[lane + 32]), xs[lane + 32], c[lane])
-            d[lane] = fma(widen(ws[lane + 48]), xs[lane + 48], d[lane])
-    for k in range(whole, len(w)):  # up to three slices are left
-        chain, lane = (k - whole) // LANES, k % LANES
-        acc[chain, lane] = fma(widen(w[k]), x[k], acc[chain, lane])
+    """Adds the products of a weight row and a token's row to acc: [4 chains * 16 lanes]."""
+    whole = len(w) // SUMS * SUMS
+    for k in range(0, whole, SUMS):
+        for i in range(SUMS):
+            acc[i] = fma(widen(w[k + i]), x[k + i], acc[i])
+    for i in range(len(w) - whole):  # up to three slices are left
+        acc[i] = fma(widen(w[whole + i]), x[whole + i], acc[i])
 
 
 @njit(nogil=True, cache=True)
 def join(acc):
     """Joins chains (0 + 1) + (2 + 3), then lanes in halves."""
-    lanes = acc[0]
-    for lane in range(LANES):
-        lanes[lane] = (acc[0, lane] + acc[1, lane]) + (acc[2, lane] + acc[3, lane])
+    for i in range(LANES):
+        acc[i] = (acc[i] + acc[LANES + i]) + (acc[2 * LANES + i] + acc[3 * LANES + i])
     half = LANES // 2
     while half:
-        for lane in range(half):
-            lanes[lane] += lanes[lane + half]
+        for i in range(half):
+            acc[i] += acc[i + half]
         half //= 2
-    return lanes[0]
+    return acc[0]
 
 
 @njit(nogil=True, cache=True)
 def gemm(x, w, y, residual=None):
     """y = x w^T (+ residual); x [tokens, k], w [n, k], y and residual [tokens, n]."""
-    acc = np.empty((CHAINS, LANES), np.float32)
+    acc = np.empty(SUMS, np.float32)
     for n0 in range(0, len(w), TILE):  # a tile of weight rows stays in cache for every token
         for t in range(len(x)):
             for n in range(n0, min(n0 + TILE, len(w))):
@@ -79,6 +73,8 @@ def gemm(x, w, y, residual=None):
 
 
 if __name__ == "__main__":
+    import sys
+
     from mkport.testing import run_rung
 
-    run_rung(__file__)
+    sys.exit(not run_rung(__file__))

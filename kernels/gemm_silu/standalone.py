@@ -7,7 +7,8 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic, overload
 
-LANES, CHAINS = 16, 4
+LANES = 16
+SUMS = 4 * LANES  # four chains, each of 16 lanes
 TILE = 16  # weight rows of each of the two weights
 
 # e^x is 2^n e^r, n = round(x log2 e), r = x - n ln 2 in two steps; coefficients of Cephes' expf.
@@ -39,33 +40,26 @@ def _widen(value):
 
 @njit(nogil=True, cache=True)
 def multiply(w, x, acc):
-    """Adds the products of a weight row and a token's row to acc [4 chains, 16 lanes]."""
-    whole = len(w) // (CHAINS * LANES) * (CHAINS * LANES)
-    a, b, c, d = acc[0], acc[1], acc[2], acc[3]
-    for k in range(0, whole, CHAINS * LANES):
-        ws, xs = w[k : k + CHAINS * LANES], x[k : k + CHAINS * LANES]
-        for lane in range(LANES):
-            a[lane] = fma(widen(ws[lane]), xs[lane], a[lane])
-            b[lane] = fma(widen(ws[lane + 16]), xs[lane + 16], b[lane])
-            c[lane] = fma(widen(ws[lane + 32]), xs[lane + 32], c[lane])
-            d[lane] = fma(widen(ws[lane + 48]), xs[lane + 48], d[lane])
-    for k in range(whole, len(w)):  # up to three slices are left
-        chain, lane = (k - whole) // LANES, k % LANES
-        acc[chain, lane] = fma(widen(w[k]), x[k], acc[chain, lane])
+    """Adds the products of a weight row and a token's row to acc: [4 chains * 16 lanes]."""
+    whole = len(w) // SUMS * SUMS
+    for k in range(0, whole, SUMS):
+        for i in range(SUMS):
+            acc[i] = fma(widen(w[k + i]), x[k + i], acc[i])
+    for i in range(len(w) - whole):  # up to three slices are left
+        acc[i] = fma(widen(w[whole + i]), x[whole + i], acc[i])
 
 
 @njit(nogil=True, cache=True)
 def join(acc):
     """Joins chains (0 + 1) + (2 + 3), then lanes in halves."""
-    lanes = acc[0]
-    for lane in range(LANES):
-        lanes[lane] = (acc[0, lane] + acc[1, lane]) + (acc[2, lane] + acc[3, lane])
+    for i in range(LANES):
+        acc[i] = (acc[i] + acc[LANES + i]) + (acc[2 * LANES + i] + acc[3 * LANES + i])
     half = LANES // 2
     while half:
-        for lane in range(half):
-            lanes[lane] += lanes[lane + half]
+        for i in range(half):
+            acc[i] += acc[i + half]
         half //= 2
-    return lanes[0]
+    return acc[0]
 
 
 @njit(nogil=True, cache=True)
@@ -91,7 +85,7 @@ def exp(x):
 @njit(nogil=True, cache=True)
 def gemm_silu(x, w_gate, w_up, y):
     """y = silu(x Wg^T) * (x Wu^T); x [tokens, k], w_gate and w_up [n, k], y [tokens, n]."""
-    acc = np.empty((CHAINS, LANES), np.float32)
+    acc = np.empty(SUMS, np.float32)
     one = np.float32(1)
     for n0 in range(0, len(w_gate), TILE):  # a tile's weights stay in cache for every token
         for t in range(len(x)):
@@ -105,6 +99,8 @@ def gemm_silu(x, w_gate, w_up, y):
 
 
 if __name__ == "__main__":
+    import sys
+
     from mkport.testing import run_rung
 
-    run_rung(__file__)
+    sys.exit(not run_rung(__file__))

@@ -1,16 +1,28 @@
 """Rung 2: the choices sorted by expert, so that tokens of one expert follow each other.
 
 Nothing is searched, and an expert that nobody chose is not touched; but each token still reads its
-expert's weights from end to end, and a large expert has left the nearest cache by then. Sixty-four
-sums run side by side, which the compiler turns into vectors (rung 2 of `gemm`).
+expert's weights from end to end, and a large expert has left the nearest cache by then. Products
+are those of rung 1.
 
     python kernels/moe_up/ladder/2_sorted.py
 """
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.extending import overload
 
 SUMS = 64
+
+
+def widen(value):
+    """A stored weight as float32: bfloat16 (uint16) is the upper half of a float32."""
+
+
+@overload(widen)
+def _widen(value):
+    if value == types.uint16:
+        return lambda value: np.uint32(np.uint32(value) << np.uint32(16)).view(np.float32)
+    return lambda value: value
 
 
 @njit(nogil=True)
@@ -20,12 +32,12 @@ def dot(w, x, acc):
     whole = len(w) // SUMS * SUMS
     for k in range(0, whole, SUMS):
         for i in range(SUMS):
-            acc[i] += w[k + i] * x[k + i]
+            acc[i] += widen(w[k + i]) * x[k + i]
     total = np.float32(0)
     for i in range(SUMS):
         total += acc[i]
     for k in range(whole, len(w)):
-        total += w[k] * x[k]
+        total += widen(w[k]) * x[k]
     return total
 
 
@@ -50,6 +62,8 @@ def moe_up(x, w_gate, w_up, up_row, ids, act):
 
 
 if __name__ == "__main__":
+    import sys
+
     from mkport.testing import run_rung
 
-    run_rung(__file__)
+    sys.exit(not run_rung(__file__))
