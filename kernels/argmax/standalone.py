@@ -22,6 +22,8 @@ def argmax(x, y):
 
 
 if __name__ == "__main__":
+    import sys
+
     from mkport.testing import run_rung
 
-    run_rung(__file__)
+    sys.exit(not run_rung(__file__))

@@ -70,6 +70,8 @@ def attention_combine(partial, positions, window, y):
 
 
 if __name__ == "__main__":
+    import sys
+
     from mkport.testing import run_rung
 
-    run_rung(__file__)
+    sys.exit(not run_rung(__file__))

@@ -73,6 +73,8 @@ def moe_down(act, w, slots, pairs, y):
 
 
 if __name__ == "__main__":
+    import sys
+
     from mkport.testing import run_rung
 
-    run_rung(__file__)
+    sys.exit(not run_rung(__file__))

@@ -29,6 +29,8 @@ def moe_group(ids, pairs, slots):
 
 
 if __name__ == "__main__":
+    import sys
+
     from mkport.testing import run_rung
 
-    run_rung(__file__)
+    sys.exit(not run_rung(__file__))

@@ -112,6 +112,8 @@ def moe_up(x, w_gate, w_up, up_row, slots, pairs, act):
 
 
 if __name__ == "__main__":
+    import sys
+
     from mkport.testing import run_rung
 
-    run_rung(__file__)
+    sys.exit(not run_rung(__file__))

@@ -78,6 +78,8 @@ def rope(x, rows, table=None, half_split=True, y=None, pages=None, page_table=No
 
 
 if __name__ == "__main__":
+    import sys
+
     from mkport.testing import run_rung
 
-    run_rung(__file__)
+    sys.exit(not run_rung(__file__))

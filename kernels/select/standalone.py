@@ -14,6 +14,8 @@ def select(index, x, y):
 
 
 if __name__ == "__main__":
+    import sys
+
     from mkport.testing import run_rung
 
-    run_rung(__file__)
+    sys.exit(not run_rung(__file__))

@@ -92,6 +92,8 @@ def topk(z, ids, weights, softmax, renormalise, scale):
 
 
 if __name__ == "__main__":
+    import sys
+
     from mkport.testing import run_rung
 
-    run_rung(__file__)
+    sys.exit(not run_rung(__file__))
