@@ -16,11 +16,9 @@ import torch
 from mkport.compose import Program
 from mkport.declare.case import Case, from_bf16
 from mkport.library import find_op
-from mkport.testing import Form, check_op
-from mkport.testing.check import judge
 from mkport.testing.forms import Outputs, run_ported
 from mkport.testing.law import EPS, measure
-from mkport.testing.parts import load_file, load_part
+from mkport.testing.parts import load_part
 from tests.kernels.moe_chain import Arrays, Sizes, random_arrays, run
 
 Programs = Callable[[str], Program]
@@ -249,25 +247,3 @@ def test_one_expert_is_gemm_silu_then_gemm(program: Program) -> None:
     dense.arrays["w"] = down.arrays["w"][0].copy()
     dense.arrays["x"] = down.arrays["act"]
     assert run_ported(find_op("gemm"), dense, program)["y"].tobytes() == y.tobytes()
-
-
-@pytest.mark.parametrize("name", ["topk", "moe_group", "moe_up", "moe_down", "moe_combine"])
-@pytest.mark.parametrize("dtype", ["bf16", "f32"])
-@pytest.mark.parametrize("form", ["standalone", "ported", "solo"])
-def test_forms(name: str, dtype: str, form: Form, library_program: Programs) -> None:
-    program = None if form == "standalone" else library_program(dtype)
-    for verdict in check_op(find_op(name), form=form, dtype=dtype, workers=3, program=program):
-        assert verdict.ok, verdict
-
-
-@pytest.mark.parametrize("rung", ["1_loop", "2_sorted"])
-def test_rungs(rung: str) -> None:
-    op = find_op("moe_up")
-    kernel = load_file(op.folder / "ladder" / f"{rung}.py").moe_up
-    oracle = load_part(op, "oracle")
-    for name, shape in oracle.SHAPES.items():
-        case = oracle.make(np.random.default_rng(0), "f32", "f32", **shape)
-        ran = case.copy()
-        oracle.call_standalone(kernel, ran.a)
-        got = {"act": ran.arrays["act"]}
-        assert judge(op, "standalone", name, "f32", case, got, got, 0.0).ok, name
