@@ -1,0 +1,56 @@
+"""A plain reference of every family's logits in NumPy: no cache pages, no tiles, no schedule.
+
+It reads top to bottom as the formulas do, one sequence at a time, and is what a whole step is held
+to. Here a model is put together; the formulas, with their sources, are in `formulas.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mkport.models.base import DecoderConfig
+from mkport.testing.law import EPS, Measured, measure
+from mkport.testing.reference.families import BLOCKS, Model
+
+__all__ = ["judge_logits", "logits"]
+
+
+def logits(
+    config: DecoderConfig,
+    weights: Mapping[str, np.ndarray],
+    ids: Sequence[int],
+    kind: type[np.floating] = np.float64,
+    cache: str = "f32",
+) -> np.ndarray:
+    """The logits after every token of one sequence: `kind` [tokens, vocabulary].
+
+    `weights` holds the tensors as a step reads them (bfloat16 as uint16, experts stacked, factors
+    such as a logit scale multiplied in). All arithmetic is in `kind`; keys and values are rounded
+    to the storage type `cache` before they are used.
+    """
+    model = Model(config, weights, len(ids), kind, cache)
+    block = BLOCKS[config.model_type]
+    embedding = model.weight("model.embed_tokens.weight")
+    x = embedding[list(ids)]  # [tokens, hidden]
+    for layer in range(config.layers):
+        x = block(model, layer, x)
+    h = model.norm(x, "model.norm.weight")
+    return h @ (embedding if config.tied else model.weight("lm_head.weight")).T
+
+
+def judge_logits(
+    config: DecoderConfig,
+    weights: Mapping[str, np.ndarray],
+    ids: Sequence[int],
+    cache: str,
+    got: np.ndarray,
+) -> Measured:
+    """Holds a step's logits, float32 [tokens, vocabulary], to the tolerance law.
+
+    The truth is the reference in float64 with an exact cache; what may go wrong is twice what goes
+    wrong in plain float32 NumPy with the same cache type. A narrow cache may move a router's logits
+    past a near-tie: plain NumPy then chooses the same other expert, and its error is the allowance.
+    """
+    truth = logits(config, weights, ids)
+    plain = logits(config, weights, ids, np.float32, cache)
+    return measure(got, truth, plain, EPS["float32"])

@@ -1,0 +1,71 @@
+"""The formulas of the reference: arrays in, arrays out, in the type of their input. Which model
+uses which is not known here."""
+
+import numpy as np
+
+from mkport.models.experts import Experts
+
+
+def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
+    """Zhang and Sennrich 2019, over the last dimension."""
+    mean = np.mean(x * x, axis=-1, keepdims=True)
+    return x / np.sqrt(mean + x.dtype.type(eps)) * weight
+
+
+def layer_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
+    """Ba et al. 2016 without a bias: the mean is taken off first."""
+    return rms_norm(x - np.mean(x, axis=-1, keepdims=True), weight, eps)
+
+
+def rotate(x: np.ndarray, table: np.ndarray, half_split: bool) -> np.ndarray:
+    """Rotary embedding, Su et al. 2021, of x [tokens, heads, head_dim].
+
+    `table` [tokens, head_dim] holds cosines, then sines. Pairs are (i, i + head_dim / 2) with
+    `half_split`, else (2 i, 2 i + 1).
+    """
+    cos, sin = np.split(table[:, None, :], 2, axis=-1)  # [tokens, 1, head_dim / 2]
+    first, second = np.split(x, 2, axis=-1) if half_split else (x[..., ::2], x[..., 1::2])
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    if half_split:
+        return np.concatenate(turned, axis=-1)
+    return np.stack(turned, axis=-1).reshape(x.shape)
+
+
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int) -> np.ndarray:
+    """Causal attention with grouped heads: q [tokens, heads, head_dim] -> [tokens, width].
+
+    A query sees its own and earlier keys, the last `window` of them unless that is 0.
+    """
+    tokens, heads, head_dim = q.shape
+    k, v = (np.repeat(part, heads // k.shape[1], axis=1) for part in (k, v))
+    scores = np.einsum("qhd,khd->hqk", q, k) * q.dtype.type(head_dim**-0.5)
+    seen = np.tri(tokens, dtype=bool)
+    if window:
+        seen &= ~np.tri(tokens, k=-window, dtype=bool)
+    share = softmax(np.where(seen, scores, -np.inf))
+    return np.einsum("hqk,khd->qhd", share, v).reshape(tokens, -1)
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    """Over the last dimension."""
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def gated(h: np.ndarray, gate: np.ndarray, up: np.ndarray, down: np.ndarray) -> np.ndarray:
+    """down(silu(gate(h)) * up(h)), Shazeer 2020; weights are [outputs, inputs]."""
+    g = h @ gate.T
+    return (g / (1 + np.exp(-g)) * (h @ up.T)) @ down.T
+
+
+def route(z: np.ndarray, e: Experts) -> tuple[np.ndarray, np.ndarray]:
+    """Each token's experts and their weights, [tokens, top]; z [tokens, experts], Shazeer 2017.
+
+    Of equal logits the lower index wins.
+    """
+    ids = np.argsort(-z, axis=-1, kind="stable")[:, : e.top]
+    scores = softmax(z) if e.softmax else 1 / (1 + np.exp(-z))
+    weights = np.take_along_axis(scores, ids, axis=-1)
+    if e.renormalise:
+        weights /= weights.sum(axis=-1, keepdims=True)
+    return ids, weights * z.dtype.type(e.scale)
