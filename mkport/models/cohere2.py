@@ -7,7 +7,7 @@ from typing import Any
 
 from mkport.errors import UserError
 from mkport.models import experts
-from mkport.models.base import COMMON, VECTOR, DecoderConfig, common_fields, rope_table
+from mkport.models.base import COMMON, FIXED, VECTOR, DecoderConfig, common_fields, rope_table
 from mkport.models.experts import Experts
 from mkport.models.fields import (
     FULL,
@@ -58,13 +58,9 @@ _MOE_FIELDS = _SHARED | {
     "shared_expert_combination_strategy",
 }
 
-_FIXED: Mapping[str, tuple[Any, ...]] = {
-    "attention_bias": (False, None),
-    "attention_dropout": (0.0, None),
+_FIXED = FIXED | {
     "cache_implementation": ("hybrid", None),
-    "hidden_act": ("silu",),
     "output_router_logits": (False, None),
-    "partial_rotary_factor": (1.0, None),
     "position_embedding_type": ("rope_gptj", None),
     "rotary_pct": (1.0, None),
     "tie_word_embeddings": (True, None),
@@ -75,7 +71,7 @@ _FIXED: Mapping[str, tuple[Any, ...]] = {
     "use_qk_norm": (False, None),
 }
 # Says again, for the dense family, what `sliding_window_pattern` and `layer_types` say.
-_DENSE_FIXED: Mapping[str, tuple[Any, ...]] = {
+_DENSE_FIXED = {
     "order_of_interleaved_layers": ("local_attn_first", None),
 }
 
@@ -104,7 +100,7 @@ class CohereConfig(DecoderConfig):
         if moe:
             refuse_unknown(config, _MOE_FIELDS, _FIXED, MOE)
         else:
-            refuse_unknown(config, _SHARED | {"layer_switch"}, {**_FIXED, **_DENSE_FIXED}, DENSE)
+            refuse_unknown(config, _SHARED | {"layer_switch"}, _FIXED | _DENSE_FIXED, DENSE)
         root = moe and config.get("rms_norm_eps") is not None
         eps = ("rms_norm_eps", 1e-5) if root else ("layer_norm_eps", 1e-5)
         common = common_fields(
