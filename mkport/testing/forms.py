@@ -15,7 +15,7 @@ from mkport.declare.record import NO_COUNTER
 from mkport.declare.table import Kind
 from mkport.machines.cpu.build import build
 from mkport.machines.cpu.machine import CpuMachine
-from mkport.machines.cpu.memory import allocate
+from mkport.machines.cpu.memory import POISON, allocate
 from mkport.plan import Graph, Schedule, deal
 from mkport.testing.parts import kernel_of, load_part
 from mkport.verify import verify
@@ -63,9 +63,10 @@ def solo_schedule(op: Op, case: Case, program: Program, workers: int) -> tuple[S
 
 
 def run_solo(op: Op, case: Case, program: Program, workers: int) -> Outputs:
-    """A megakernel of this op alone, on `workers` threads."""
+    """A megakernel of this op alone, on `workers` threads; what holds nothing starts as NaN."""
     schedule, arrays = solo_schedule(op, case, program, workers)
     with CpuMachine(program, schedule, arrays) as machine:
+        machine.poison()
         machine.step()
     return _outputs(case, schedule.graph.nodes[0].args, arrays)
 
@@ -90,13 +91,17 @@ def graph_of(op: Op, case: Case, ops: Sequence[Op]) -> tuple[Graph, Outputs]:
             arrays[arg.name] = allocate(WIDTHS[str(given.dtype)], given.shape)
             arrays[arg.name][...] = given
             logical = case.logical.get(arg.name, ())
-            kind: Kind = (
-                "state" if id(given) in written else "weight" if arg.dtype == "weight" else "input"
-            )
+            kind: Kind = "weight" if arg.dtype == "weight" else "input"
+            if id(given) in written:  # old contents, where there are any, outlive a poisoning
+                kind = "output" if _is_poison(given) else "state"
             graph.tensor(arg.name, WIDTHS[str(given.dtype)], given.shape, kind, logical)
         args[arg.name] = names[id(given)]
     graph.add(op, op.name, **args)
     return graph, arrays
+
+
+def _is_poison(array: np.ndarray) -> bool:
+    return array.tobytes() == np.full_like(array, POISON[WIDTHS[str(array.dtype)]]).tobytes()
 
 
 def _outputs(case: Case, args: dict, arrays: Outputs) -> Outputs:
