@@ -1,9 +1,12 @@
 """The CPU machine: right results, the same bits however it is run, and an end to every wait."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mkport.compose import compose_cpu
 from mkport.declare import RECORD
 from mkport.errors import UserError
 from mkport.machines.cpu.machine import CpuMachine, Stuck
@@ -137,3 +141,142 @@ def test_a_trace_has_a_time_for_every_record() -> None:
             assert (np.diff(times.ravel()) >= 0).all()
         machine.step()
         assert machine.times == []
+
+
+class Interrupted:
+    """Stands in for a queue or a function and raises KeyboardInterrupt once."""
+
+    def __init__(self, inner: Callable[..., object], before: bool) -> None:
+        self.inner, self.before, self.left = inner, before, 1
+
+    def __call__(self, *args: object) -> object:
+        fires, self.left = self.left, 0
+        if fires and self.before:
+            raise KeyboardInterrupt
+        result = self.inner(*args)
+        if fires:
+            raise KeyboardInterrupt
+        return result
+
+
+class Answers:
+    """A queue of answers whose first `get` is interrupted."""
+
+    def __init__(self, inner: object, before: bool) -> None:
+        self.put = inner.put  # type: ignore[attr-defined]
+        self.get = Interrupted(inner.get, before)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("where", ["_work", "_done"])
+@pytest.mark.parametrize("before", [True, False])
+def test_an_interrupted_step_leaves_nothing_behind(
+    where: str, before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule, program, given = chain(2)
+    reference = run(1).tobytes()
+    with CpuMachine(program, schedule, given, limit_s=60) as machine:
+        machine.step()
+        inner = machine._work
+        if where == "_work":
+            mine = Interrupted(inner, before)
+            monkeypatch.setattr(
+                machine, "_work", lambda worker, step: (inner if worker else mine)(worker, step)
+            )
+        else:
+            monkeypatch.setattr(machine, "_done", Answers(machine._done, before))
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            machine.step()
+        assert time.monotonic() - started < 30  # the workers were called out, not waited for
+        assert machine._done.empty() if where == "_work" else True
+        assert not machine._counters.any()
+        for _ in range(3):
+            machine.poison()
+            machine.step()
+            assert machine.tensors[RESULT].tobytes() == reference
+
+
+def test_threads_on_one_machine_take_turns() -> None:
+    schedule, program, given = chain(2)
+    with CpuMachine(program, schedule, given) as machine:
+        running, most = 0, 0
+        inner = machine._work
+
+        def counted(worker: int, step: int) -> bool:
+            nonlocal running, most
+            running += worker == 0
+            most = max(most, running)
+            time.sleep(0.005)
+            result = inner(worker, step)
+            running -= worker == 0
+            return result
+
+        machine._work = counted  # type: ignore[method-assign]
+        threads = [threading.Thread(target=machine.step) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert most == 1
+        assert machine._step == 4
+
+
+def test_a_closed_machine_says_so() -> None:
+    schedule, program, given = chain(2)
+    machine = CpuMachine(program, schedule, given, limit_s=0.5)
+    machine.close()
+    machine.close()
+    with pytest.raises(UserError, match="machine is closed"):
+        machine.step()
+
+
+def test_a_forked_process_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule, program, given = chain(2)
+    with CpuMachine(program, schedule, given, limit_s=0.5) as machine:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: -1)
+            with pytest.raises(UserError, match="another process"):
+                machine.step()
+        machine.step()
+
+
+@pytest.mark.parametrize(("weights", "cache"), [("bf16", "f32"), ("bf16", "bf16")])
+def test_a_program_of_other_storage_types_is_refused(weights: str, cache: str) -> None:
+    schedule, program, given = chain(1)
+    other = compose_cpu(program.ops, weights, cache)
+    with pytest.raises(UserError, match="reads bf16, but the schedule's tensor 'w0' .* is f32"):
+        CpuMachine(other, schedule, given)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs SIGSTOP")
+def test_a_stopped_process_has_not_waited() -> None:
+    """A stop longer than the limit is no wait: the step goes on afterwards."""
+    code = """
+        import threading, time
+        from mkport.machines.cpu.machine import CpuMachine
+        from tests.machines.chain import chain
+        schedule, program, given = chain(2)
+        with CpuMachine(program, schedule, given, limit_s=1.0) as machine:
+            machine.step()
+            inner = machine._work
+            def late(worker, step):
+                if worker:
+                    print("waiting", flush=True)
+                    time.sleep(2.0)
+                return inner(worker, step)
+            machine._work = late
+            machine.step()
+            print("done", flush=True)
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
+        assert child.stdout.readline() == "waiting\n"
+        time.sleep(0.1)
+        child.send_signal(signal.SIGSTOP)
+        time.sleep(1.6)
+        child.send_signal(signal.SIGCONT)
+        out, err = child.communicate(timeout=60)
+    assert out == "done\n", err

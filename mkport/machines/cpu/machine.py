@@ -9,6 +9,7 @@ import numpy as np
 
 from mkport.compose import Program
 from mkport.declare import RECORD
+from mkport.errors import UserError
 from mkport.machines.cpu.build import build
 from mkport.machines.cpu.memory import POISON, allocate, place
 from mkport.machines.cpu.sync import COUNTER_STRIDE
@@ -27,6 +28,8 @@ class CpuMachine:
     `tensors` maps names to arrays (bfloat16 as uint16); weights must be given, other tensors are
     allocated when absent and found in `.tensors`. `limit_s` bounds every wait. The schedule must
     have been dealt for the program's ops, in their order. Use as a context manager, or `close`.
+    Threads that share a machine take turns. Raises UserError for tensors that do not fit, and for
+    a program of other storage types.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class CpuMachine:
         opcodes = [op.name for op in schedule.graph.ops]
         if opcodes != [op.name for op in program.ops]:
             raise ValueError(f"the schedule's ops {opcodes} are not the program's")
+        _check_storage(program, schedule)
         self.schedule = schedule
         self.built = build(program)
         self.tensors = place(schedule.graph.tensors, tensors)
@@ -54,10 +58,34 @@ class CpuMachine:
         self._spins = SPINS if schedule.workers <= len(os.sched_getaffinity(0)) else 0
         self._step = first_step
         self._set_counters(first_step)
+        self._process = os.getpid()
+        self._closed = False
+        self._unsettled = False  # a step was begun and not ended
+        self._turn = threading.Lock()
         self._start_threads()
 
     def step(self, trace: bool = False) -> None:
-        """Runs one step. Raises Stuck, naming every worker's place, when a wait runs out."""
+        """Runs one step.
+
+        Raises Stuck, naming every worker's place, when a wait runs out, and UserError on a machine
+        that is closed or belongs to the process this one was forked from. Whatever else ends it
+        (Ctrl-C), the workers have left the step when the exception goes on, and the next step
+        starts afresh.
+        """
+        self._check_usable()
+        with self._turn:
+            self._check_usable()  # it may have been closed while this thread waited
+            if self._unsettled:
+                self._settle()
+            self._unsettled = True
+            try:
+                self._run(trace)
+            except BaseException:
+                self._settle()
+                raise
+            self._unsettled = False
+
+    def _run(self, trace: bool) -> None:
         self.times = [np.zeros((len(r), 3), np.int64) for r in self._lists] if trace else []
         for inbox in self._inboxes:
             inbox.put(self._step)
@@ -65,12 +93,35 @@ class CpuMachine:
         for _ in self._inboxes:
             finished &= self._done.get()
         if not finished:
-            message = self._frontier()
-            self._step = 0
-            self._set_counters(0)
-            self._errors[:] = 0
-            raise Stuck(message)
+            raise Stuck(self._frontier())
         self._step += 1
+
+    def _settle(self) -> None:
+        """Calls all workers out of the step, wherever it was left, and sets everything to zero.
+
+        How many workers had begun and how many answers were taken is unknown, so each is sent a
+        mark, which it hands back after whatever came before it.
+        """
+        self._errors[0, 0] = 1
+        mark = object()
+        for inbox in self._inboxes:
+            inbox.put(mark)
+        missing = len(self._inboxes)
+        while missing:
+            missing -= self._done.get() is mark
+        self._step = 0
+        self._set_counters(0)
+        self._errors[:] = 0
+        self._unsettled = False
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise UserError("The machine is closed, so it runs no more steps. Make a new one.")
+        if self._process != os.getpid():
+            raise UserError(
+                "The machine belongs to another process: its threads stayed there when this "
+                "process was forked. Make the machine after the fork, or spawn instead."
+            )
 
     def poison(self) -> None:
         """Fills scratch and outputs with NaN (and impossible indices), arenas too."""
@@ -80,13 +131,17 @@ class CpuMachine:
         self._arenas[...] = np.nan
 
     def close(self) -> None:
-        """Ends the worker threads."""
-        for inbox in self._inboxes:
-            inbox.put(None)
-        for thread in self._threads:
-            thread.join()
-        self._inboxes.clear()
-        self._threads.clear()
+        """Ends the worker threads, after the step that another thread may be running."""
+        if self._process != os.getpid():
+            return  # the threads are not here
+        with self._turn:
+            self._closed = True
+            for inbox in self._inboxes:
+                inbox.put(None)
+            for thread in self._threads:
+                thread.join()
+            self._inboxes.clear()
+            self._threads.clear()
 
     def __enter__(self) -> "CpuMachine":
         return self
@@ -115,7 +170,7 @@ class CpuMachine:
         others = range(1, self.schedule.workers)
         self._inboxes: list[queue.SimpleQueue] = [queue.SimpleQueue() for _ in others]
         self._done: queue.SimpleQueue = queue.SimpleQueue()
-        self._threads = [
+        self._threads: list[threading.Thread] = [
             threading.Thread(target=self._serve, args=(worker, inbox), daemon=True)
             for worker, inbox in zip(others, self._inboxes, strict=True)
         ]
@@ -123,8 +178,8 @@ class CpuMachine:
             thread.start()
 
     def _serve(self, worker: int, inbox: queue.SimpleQueue) -> None:
-        while (step := inbox.get()) is not None:
-            self._done.put(self._work(worker, step))
+        while (order := inbox.get()) is not None:
+            self._done.put(self._work(worker, order) if isinstance(order, int) else order)
 
     def _set_counters(self, steps: int) -> None:
         """Sets every counter to what it holds after `steps` steps."""
@@ -155,3 +210,20 @@ class CpuMachine:
                 f"(signalled by {source}): has {seen}, needs {wanted}, {behind} missing"
             )
         return "\n".join(lines)
+
+
+def _check_storage(program: Program, schedule: Schedule) -> None:
+    """Raises UserError where a weight or the cache is not stored as the program reads it."""
+    stored = {"weight": program.weights, "kv": program.cache}
+    for node in schedule.graph.nodes:
+        for arg in node.op.tensors:
+            name, wanted = node.args[arg.name], stored.get(arg.dtype)
+            if name is None or wanted is None:
+                continue
+            found = schedule.graph.tensors[name].dtype
+            if found != wanted:
+                raise UserError(
+                    f"The program reads {wanted}, but the schedule's tensor {name!r} ({node.label}"
+                    f", argument {arg.name!r}) is {found}. Compose the program for the types of "
+                    "the schedule, or build the schedule for those of the program."
+                )
