@@ -39,7 +39,7 @@ def decode_shape(
     """The shape of a step that decodes one token of each of `batch` sequences.
 
     `context` positions each, the model's own limit at most. Raises UserError for a batch or context
-    below 1.
+    below 1, and for a page that is not a positive multiple of 16 keys.
     """
     if batch < 1 or (context is not None and context < 1):
         raise UserError(
@@ -85,7 +85,8 @@ class Decoder:
 
     `batch` sequences can be decoded side by side; `context` positions each, the model's own limit
     at most. `workers` defaults to the usable cores. The cache is stored like the weights. Raises
-    UserError for a batch or context below 1, or a number of workers that no schedule has.
+    UserError for a batch or context below 1, a page that is not a positive multiple of 16 keys, or
+    a number of workers that no schedule has.
     """
 
     def __init__(
@@ -133,19 +134,11 @@ class Decoder:
 
         Every earlier position of each sequence has been run. Returns, for the rows `wanted` of
         `tokens`, the greedy choices int32 [wanted] (-1 where logits are not finite) and the
-        logits float32 [wanted, vocabulary]; both are overwritten by the next step.
+        logits float32 [wanted, vocabulary]; both are overwritten by the next step. Raises UserError
+        for more tokens or rows than a step holds, and for a token or row that is not there.
         """
-        shape, machine = next(
-            (s, m) for s, m in self._machines if len(tokens) <= s.rows and len(wanted) <= s.logits
-        )
-        for sequence, position, token in tokens:
-            if not 0 <= token < self.model.config.vocab:
-                raise UserError(f"Token id {token} is outside the vocabulary.")
-            if not (0 <= sequence < self.batch and 0 <= position < self.context):
-                raise UserError(
-                    f"Position {position} of sequence {sequence} is outside the context of "
-                    f"{self.context} positions and {self.batch} sequences."
-                )
+        self._check_step(tokens, wanted)
+        machine = self._machine_for(len(tokens), len(wanted))
         inputs = machine.tensors
         inputs["count"][0], inputs["logit_count"][0] = len(tokens), len(wanted)
         for row, (sequence, position, token) in enumerate(tokens):
@@ -182,6 +175,46 @@ class Decoder:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def _machine_for(self, tokens: int, wanted: int) -> CpuMachine:
+        """The smallest machine that holds a step. Raises UserError when none does."""
+        for shape, machine in self._machines:
+            if tokens <= shape.rows and wanted <= shape.logits:
+                return machine
+        largest = self._machines[-1][0]
+        raise UserError(
+            f"A step of {tokens} tokens and the logits of {wanted} rows does not fit: this decoder "
+            f"holds {largest.rows} tokens and the logits of {largest.logits} rows. Take several "
+            "steps, or make the decoder with another batch, chunk or all_logits."
+        )
+
+    def _check_step(self, tokens: Sequence[tuple[int, int, int]], wanted: Sequence[int]) -> None:
+        """Raises UserError for a token or a wanted row that the machine would read out of place."""
+        for row in wanted:
+            if not (_is_int(row) and 0 <= row < len(tokens)):
+                raise UserError(
+                    f"The row {row!r} is wanted, but the step has the rows 0 to {len(tokens) - 1}."
+                )
+        for sequence, position, token in tokens:
+            if not (_is_int(sequence) and _is_int(position) and _is_int(token)):
+                raise UserError(
+                    f"The token {(sequence, position, token)!r} is not three whole numbers: "
+                    "sequence, position, id."
+                )
+            if not 0 <= token < self.model.config.vocab:
+                raise UserError(f"Token id {token} is outside the vocabulary.")
+            if not (0 <= sequence < self.batch and 0 <= position < self.context):
+                raise UserError(
+                    f"Position {position} of sequence {sequence} is outside the context of "
+                    f"{self.context} positions and {self.batch} sequences."
+                )
+        places = [(sequence, position) for sequence, position, _ in tokens]
+        if len(set(places)) < len(places):
+            sequence, position = next(p for n, p in enumerate(places) if p in places[:n])
+            raise UserError(
+                f"Position {position} of sequence {sequence} occurs twice in one step. Give each "
+                "token a place of its own."
+            )
+
     def _shared(self, graph: Graph) -> dict[str, np.ndarray]:
         """Weights, rotary table, page table and cache: one copy for every machine."""
         arrays: dict[str, np.ndarray] = {"page_table": self._page_table}
@@ -195,3 +228,7 @@ class Decoder:
             elif spec.kind == "state":
                 arrays[name] = allocate(spec.dtype, spec.shape)
         return arrays
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

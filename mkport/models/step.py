@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mkport.declare.table import Kind
+from mkport.errors import UserError
 from mkport.kernels.argmax.op import OP as ARGMAX
 from mkport.kernels.attention.op import OP as ATTENTION
 from mkport.kernels.attention.op import SPLIT
@@ -22,10 +23,15 @@ from mkport.kernels.rope.op import OP as ROPE
 from mkport.kernels.select.op import OP as SELECT
 from mkport.plan import Graph
 
+KEYS = 16  # that attention reads at a time, from one page
+
 
 @dataclass(frozen=True)
 class StepShape:
-    """The sizes of a step that are the server's choice, not the model's."""
+    """The sizes of a step that are the server's choice, not the model's.
+
+    Raises UserError for a page that attention cannot read.
+    """
 
     rows: int  # tokens a step can hold
     context: int  # positions a sequence can reach
@@ -35,6 +41,13 @@ class StepShape:
     pages: int = 0  # pages of the pool; 0: enough for every sequence's full context
     weights: str = "bf16"  # storage of weights: "bf16" or "f32"
     cache: str = "bf16"  # storage of the key-value cache: "bf16" or "f32"
+
+    def __post_init__(self) -> None:
+        if self.page < KEYS or self.page % KEYS:
+            raise UserError(
+                f"A page of {self.page} keys cannot be read: attention takes {KEYS} keys at a "
+                f"time, so give a page that is a positive multiple of {KEYS}."
+            )
 
     @property
     def pages_per_sequence(self) -> int:
