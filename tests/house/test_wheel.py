@@ -1,11 +1,15 @@
 """The wheel: built from the sources, it carries every module and runs outside the repository."""
 
+import json
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from mkport.testing import FORMS
 
 ROOT = Path(__file__).parents[2]
 CARRIED = {".py", ".cu", ".cuh", ".h", ".json", ".txt"}
@@ -51,17 +55,38 @@ def test_it_carries_every_source_file_and_one_import_name(wheel: Path) -> None:
     assert not [name for name in names if "__pycache__" in name]
 
 
-def test_it_runs_outside_the_repository(wheel: Path, tmp_path: Path) -> None:
-    site = tmp_path / "site"
+@pytest.fixture(scope="module")
+def mkport(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """The command line of the installed wheel, run in an empty folder: `mkport("doctor")`."""
+    site = tmp_path_factory.mktemp("site")
     install = ["-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)]
     subprocess.run([sys.executable, *install], check=True)
     code = (
         f"import sys; sys.path.insert(0, {str(site)!r})\n"
         "import mkport, mkport.kernels, mkport.engine, mkport.cli.main as main\n"
         f"assert mkport.__file__.startswith({str(site)!r}), mkport.__file__\n"
-        "sys.argv = ['mkport', '--help']; main.main()\n"
+        "main.main()\n"
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "doctor" in done.stdout
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+
+    def run(*args: str) -> str:
+        command = [sys.executable, "-c", code, *args]
+        done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_it_runs_outside_the_repository(mkport: Callable[..., str]) -> None:
+    assert "doctor" in mkport("--help")
+
+
+@pytest.mark.slow
+def test_its_verbs_work_outside_the_repository(mkport: Callable[..., str]) -> None:
+    assert json.loads(mkport("doctor", "--json"))["ready"]
+    mkport("synth", "--family", "llama", "-o", "model")
+    found = json.loads(mkport("run", "Hi", "--model", "model", "--max-tokens", "3", "--json"))
+    assert len(found["generation"]["ids"]) == 3 or found["generation"]["reason"] == "stop"
+    checked = json.loads(mkport("check", "gemm", "--json"))
+    assert checked["ok"] and {v["form"] for v in checked["verdicts"]} == set(FORMS)
