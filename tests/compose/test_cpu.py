@@ -8,6 +8,7 @@ import pytest
 import mkport.machines.cpu as cpu
 from mkport.compose import compose_cpu
 from mkport.declare import Op
+from mkport.declare.op import integer
 from mkport.errors import UserError
 from mkport.library import all_ops
 
@@ -86,4 +87,66 @@ def test_an_unknown_storage_type_is_refused() -> None:
 def test_an_op_without_a_task_is_refused_by_name(tmp_path: Path) -> None:
     op = Op("mine", "nothing", (), lambda a: 0, lambda a, tile: (), "none", tmp_path)
     with pytest.raises(UserError, match="Op mine has no CPU task: .*task.py is missing"):
+        compose_cpu([op], "f32", "f32")
+
+
+BODY = "@body\ndef {name}(a, tile, arena):\n    pass\n"
+
+
+def task_of(folder: Path, name: str, text: str = "") -> Op:
+    """An op whose task holds `text` before its body."""
+    (folder / name).mkdir()
+    head = "from mkport.machines.cpu.vector import body, mul\n\n\n"
+    (folder / name / "task.py").write_text(head + text + BODY.format(name=name))
+    args = (integer("n", "nothing"),)
+    return Op(name, "nothing", args, lambda a: 0, lambda a, tile: (), "none", folder / name)
+
+
+@pytest.mark.parametrize(
+    "text", ["LIMIT = 3\n", "LIMIT: int = 3\n", "@body\ndef LIMIT(x):\n    return x\n"]
+)
+def test_a_name_of_two_tasks_is_refused_with_both_files(tmp_path: Path, text: str) -> None:
+    ops = [task_of(tmp_path, "one", "LIMIT = 2\n"), task_of(tmp_path, "two", text)]
+    with pytest.raises(UserError, match="two/task.py defines 'LIMIT', which .*one/task.py"):
+        compose_cpu(ops, "f32", "f32")
+
+
+@pytest.mark.parametrize(
+    ("name", "owner"),
+    [
+        ("mul", "Vector primitives"),
+        ("wait_for", "The worker"),
+        ("run_tiles", "Dispatch"),
+        ("RECORD_WORDS", "The record"),
+        ("cgutils", "the file's head"),
+        ("range", "Python itself"),
+    ],
+)
+def test_a_name_of_the_file_s_own_is_refused(tmp_path: Path, name: str, owner: str) -> None:
+    op = task_of(tmp_path, "one", f"{name} = 2\n")
+    with pytest.raises(UserError, match=f"one/task.py defines '{name}', which {owner}"):
+        compose_cpu([op], "f32", "f32")
+
+
+def test_names_inside_functions_are_free(tmp_path: Path) -> None:
+    text = "@body\ndef {}_part(x):\n    LIMIT = mul(x, x)\n    return LIMIT\n\n\n"
+    ops = [task_of(tmp_path, name, text.format(name)) for name in ("one", "two")]
+    assert "two_part" in compose_cpu(ops, "f32", "f32").source
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("from mkport.machines.cpu.vector import mul as times", "renames 'mul'"),
+        ("from mkport.machines.cpu.vector import *", "lacks"),
+        ("from mkport.machines.cpu.sync import now_ns", "lacks"),
+        ("from math import exp", "lacks"),
+        ("import numpy", "lacks"),
+        ("import math", "lacks"),
+        ("from . import helpers", "lacks"),
+    ],
+)
+def test_an_import_that_the_file_lacks_is_refused(tmp_path: Path, line: str, named: str) -> None:
+    op = task_of(tmp_path, "one", f"{line}\n")
+    with pytest.raises(UserError, match=f"one/task.py:4: .*{named}"):
         compose_cpu([op], "f32", "f32")
