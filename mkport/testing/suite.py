@@ -65,8 +65,8 @@ def left_out(
 
 
 def has_form(op: Op, form: Form, machine: str = "cpu") -> bool:
-    """Whether the op can be checked in this form on this machine: it has the files, and for the
-    step form a model's step holds it. The CUDA source ("cuda", "host") has no step form."""
+    """Whether the op can be checked in this form on this machine: it has the files (the machines
+    "host" and "cuda" take the CUDA ones), and for the step form a model's step holds it."""
     standalone, task = FILES[machine]
     if not (op.folder / "oracle.py").is_file() or not (op.folder / standalone).is_file():
         return False
@@ -74,7 +74,7 @@ def has_form(op: Op, form: Form, machine: str = "cpu") -> bool:
         return True
     if not (op.folder / task).is_file():
         return False
-    return form != "step" or (machine == "cpu" and op.name in _in_steps())
+    return form != "step" or op.name in _in_steps()
 
 
 def run_unit(unit: Unit, library: Sequence[Op], workers: int = 2) -> list[Verdict]:

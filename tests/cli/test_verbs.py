@@ -48,15 +48,29 @@ def test_check_holds_an_op_to_its_oracle(mkport: Run) -> None:
 
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler for the host build")
 def test_check_runs_the_cuda_source_on_the_host_machine(mkport: Run) -> None:
-    args = ("check", "argmax", "select", "--machine", "host", "--dtype", "f32")
+    forms = ("standalone", "ported", "solo")
+    named = [part for form in forms for part in ("--form", form)]
+    args = ("check", "argmax", "select", "--machine", "host", "--dtype", "f32", *named)
     found = json.loads(mkport(*args, "--json").stdout)
-    assert found["ok"] and found["machine"] == "host"
-    assert {(v["machine"], v["form"]) for v in found["verdicts"]} == {
-        ("host", form) for form in ("standalone", "ported", "solo")
-    }
-    assert found["left_out"] == {"step": ["argmax", "select"]}
-    told = mkport(*args, "--form", "standalone", "--form", "step").stdout
-    assert "left out, not on the host machine: step of every op" in told
+    assert found["ok"] and found["machine"] == "host" and found["left_out"] == {}
+    assert {(v["machine"], v["form"]) for v in found["verdicts"]} == {("host", f) for f in forms}
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler for the host build")
+def test_forms_that_a_machine_lacks_are_left_out_by_name(
+    mkport: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    argmax = find_op("argmax")
+    for file in ("oracle.py", "standalone.py", "standalone.cu"):
+        (tmp_path / file).write_bytes((argmax.folder / file).read_bytes())
+    monkeypatch.setattr(check_verb, "find_op", lambda name: replace(argmax, folder=tmp_path))
+    args = ("check", "argmax", "--machine", "host", "--dtype", "f32", "--form", "solo")
+    done = mkport(*args, "--form", "standalone")
+    assert done.exit_code == 0, done.output
+    assert "left out, not on the host machine: solo of argmax" in done.stdout
+    refused = mkport(*args)
+    assert refused.exit_code == 2
+    assert "the host machine lacks solo of argmax" in " ".join(refused.stderr.split())
 
 
 def test_a_failed_check_exits_1_and_says_where(
