@@ -7,6 +7,7 @@ from pathlib import Path
 from mkport.errors import UserError
 
 CACHE_VARIABLE = "MKPORT_CACHE_DIR"
+NUMBA_VARIABLE = "NUMBA_CACHE_DIR"
 
 
 def cache_dir(*parts: str) -> Path:
@@ -29,3 +30,17 @@ def cache_dir(*parts: str) -> Path:
             f"Set {CACHE_VARIABLE} to a folder that you may write to."
         ) from error
     return folder
+
+
+def keep_compiled(package: Path) -> None:
+    """Has Numba keep compiled code in the cache where it cannot keep it in the folder `package`.
+
+    To be called before Numba is imported, which reads its variable then. What the user has set
+    stays; without a cache that can be written to, Numba looks for a place of its own.
+    """
+    if os.environ.get(NUMBA_VARIABLE) or os.access(package, os.W_OK):
+        return
+    try:
+        os.environ[NUMBA_VARIABLE] = str(cache_dir("numba").resolve())
+    except UserError:
+        return

@@ -5,12 +5,14 @@ imports none of them. A verb's module defines `command`, a function that Typer c
 """
 
 import importlib
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
 import mkport
+from mkport.cache import CACHE_VARIABLE, keep_compiled
 from mkport.cli import output
 from mkport.errors import UserError
 
@@ -64,8 +66,18 @@ class LazyGroup(TyperGroup):
 
 def _load(name: str) -> Any:
     """The click command of the verb `name`, its module imported now."""
+    keep_compiled(Path(mkport.__file__).parent)
+    try:
+        module = importlib.import_module(VERBS[name].module)
+    except RuntimeError as error:
+        if "cannot cache function" not in str(error):
+            raise
+        raise UserError(
+            f"Compiled code cannot be kept anywhere ({error}). Set {CACHE_VARIABLE} to a folder "
+            "that you may write to."
+        ) from error
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    alone.command(name)(importlib.import_module(VERBS[name].module).command)
+    alone.command(name)(module.command)
     return typer.main.get_command(alone)
 
 
