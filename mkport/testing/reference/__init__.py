@@ -10,7 +10,7 @@ import numpy as np
 
 from mkport.models.base import DecoderConfig
 from mkport.testing.law import EPS, Measured, measure
-from mkport.testing.reference.families import BLOCKS, Model
+from mkport.testing.reference.families import BLOCKS, Choices, Model
 
 __all__ = ["judge_logits", "logits"]
 
@@ -21,14 +21,16 @@ def logits(
     ids: Sequence[int],
     kind: type[np.floating] = np.float64,
     cache: str = "f32",
+    chosen: Choices | None = None,
 ) -> np.ndarray:
     """The logits after every token of one sequence: `kind` [tokens, vocabulary].
 
     `weights` holds the tensors as a step reads them (bfloat16 as uint16, experts stacked, factors
     such as a logit scale multiplied in). All arithmetic is in `kind`; keys and values are rounded
-    to the storage type `cache` before they are used.
+    to the storage type `cache` before they are used. `chosen` gives the experts of the layers that
+    it holds; the other layers choose, and are added to it.
     """
-    model = Model(config, weights, len(ids), kind, cache)
+    model = Model(config, weights, len(ids), kind, cache, {} if chosen is None else chosen)
     block = BLOCKS[config.model_type]
     embedding = model.weight("model.embed_tokens.weight")
     x = embedding[list(ids)]  # [tokens, hidden]
@@ -48,9 +50,11 @@ def judge_logits(
     """Holds a step's logits, float32 [tokens, vocabulary], to the tolerance law.
 
     The truth is the reference in float64 with an exact cache; what may go wrong is twice what goes
-    wrong in plain float32 NumPy with the same cache type. A narrow cache may move a router's logits
-    past a near-tie: plain NumPy then chooses the same other expert, and its error is the allowance.
+    wrong in plain float32 NumPy with the same cache type. Experts are the ones that plain NumPy
+    chooses, in both: a bfloat16 cache sends some tokens to others than an exact one would, and
+    that difference would hide any mistake.
     """
-    truth = logits(config, weights, ids)
-    plain = logits(config, weights, ids, np.float32, cache)
+    chosen: Choices = {}
+    plain = logits(config, weights, ids, np.float32, cache, chosen)
+    truth = logits(config, weights, ids, chosen=chosen)
     return measure(got, truth, plain, EPS["float32"])

@@ -12,6 +12,8 @@ from mkport.models.base import DecoderConfig, rope_table
 from mkport.models.experts import Experts
 from mkport.testing.reference import formulas
 
+Choices = dict[str, np.ndarray]  # experts int [tokens, top] by the layer's prefix
+
 
 @dataclass(frozen=True)
 class Model:
@@ -22,6 +24,7 @@ class Model:
     tokens: int
     kind: type[np.floating]
     cache: str  # storage of keys and values: "bf16" or "f32"
+    chosen: Choices  # filled by the layers that are not in it yet
 
     def weight(self, name: str, part: int | slice = slice(None)) -> np.ndarray:
         """A tensor, or a part of its first dimension."""
@@ -68,7 +71,9 @@ class Model:
 
     def mixture(self, h: np.ndarray, prefix: str, e: Experts) -> np.ndarray:
         """The weighted sum of each token's chosen experts."""
-        ids, shares = formulas.route(h @ self.weight(f"{prefix}.gate.weight").T, e)
+        z = h @ self.weight(f"{prefix}.gate.weight").T
+        ids = self.chosen.setdefault(prefix, formulas.top(z, e))
+        shares = formulas.shares(z, ids, e)
         out = np.zeros_like(h)
         for expert in np.unique(ids):
             gate, up = np.split(self.weight(f"{prefix}.experts.gate_up_proj", int(expert)), 2)

@@ -58,14 +58,18 @@ def gated(h: np.ndarray, gate: np.ndarray, up: np.ndarray, down: np.ndarray) -> 
     return (g / (1 + np.exp(-g)) * (h @ up.T)) @ down.T
 
 
-def route(z: np.ndarray, e: Experts) -> tuple[np.ndarray, np.ndarray]:
-    """Each token's experts and their weights, [tokens, top]; z [tokens, experts], Shazeer 2017.
+def top(z: np.ndarray, e: Experts) -> np.ndarray:
+    """Each token's experts, int [tokens, top], from the router's z [tokens, experts].
 
     Of equal logits the lower index wins.
     """
-    ids = np.argsort(-z, axis=-1, kind="stable")[:, : e.top]
+    return np.argsort(-z, axis=-1, kind="stable")[:, : e.top]
+
+
+def shares(z: np.ndarray, ids: np.ndarray, e: Experts) -> np.ndarray:
+    """The weights of the chosen experts, [tokens, top], Shazeer et al. 2017."""
     scores = softmax(z) if e.softmax else 1 / (1 + np.exp(-z))
     weights = np.take_along_axis(scores, ids, axis=-1)
     if e.renormalise:
         weights /= weights.sum(axis=-1, keepdims=True)
-    return ids, weights * z.dtype.type(e.scale)
+    return weights * z.dtype.type(e.scale)
