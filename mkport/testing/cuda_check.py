@@ -35,17 +35,14 @@ def check_cuda(
 
         return check_step(op, machine, dtype=dtype, workers=workers, seed=seed)
     oracle = load_part(op, "oracle")
-    if form != "standalone":
-        program = program or compose_cuda([op], dtype, dtype)
+    program = None if form == "standalone" else program or compose_cuda([op], dtype, dtype)
     verdicts = []
     for name, shape in (shapes or oracle.SHAPES).items():
         case = oracle.make(np.random.default_rng([seed, *name.encode()]), dtype, dtype, **shape)
         started = time.perf_counter()
         standalone = run_standalone(op, case, machine, seed)
         got = standalone
-        if (
-            program is not None and form != "standalone"
-        ):  # the ported form is one worker with every tile
+        if program is not None:  # the ported form is one worker with every tile
             count = 1 if form == "ported" else workers
             got = run_solo(op, case, program, machine, count, seed)
         rounded = any(array.dtype == np.uint16 for array in case.arrays.values())
