@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mkport.compose import Program, compose_cpu
+from mkport.compose.cpu import STORAGE
 from mkport.compose.cuda import CudaProgram
 from mkport.declare import Op
 from mkport.declare.case import Case, from_bf16
@@ -67,12 +68,17 @@ def check_op(
     absent. `dtype` ("bf16", "f32") is the storage of weights and cache. `program` is a program to
     use that holds the op, composed for the machine ("cuda" and "host" run the CUDA source, on the
     GPU or on the CPU); absent, one of this op alone is composed. Raises UserError for an unknown
-    machine or form, and for one that the op has no file for.
+    machine, form or dtype, for a form that the op has no file for, and for a program of another
+    machine or without the op.
     """
     if machine not in MACHINES:
         raise UserError(f"There is no machine {machine!r}; the machines are {', '.join(MACHINES)}.")
     if form not in FORMS:
         raise UserError(f"There is no form {form!r}; the forms are {', '.join(FORMS)}.")
+    if dtype not in STORAGE:
+        raise UserError(f"There is no dtype {dtype!r}; the dtypes are {', '.join(STORAGE)}.")
+    if program is not None:
+        _fits(program, op, machine)
     if machine != "cpu":
         from mkport.testing.cuda_check import check_cuda
 
@@ -106,6 +112,20 @@ def check_op(
     return verdicts
 
 
+def _fits(program: Program | CudaProgram, op: Op, machine: str) -> None:
+    if isinstance(program, Program) != (machine == "cpu"):
+        raise UserError(
+            f"The program given for op {op.name} is a {type(program).__name__}, which the machine "
+            f"{machine!r} does not run; compose one for it, or give none."
+        )
+    if op not in program.ops:
+        names = ", ".join(other.name for other in program.ops)
+        raise UserError(
+            f"The program given for op {op.name} does not hold it, but {names}; "
+            "compose one with this very op, or give none."
+        )
+
+
 def judge(
     op: Op,
     form: str,
@@ -120,12 +140,18 @@ def judge(
 ) -> Verdict:
     """Compares outputs with the oracle and with the standalone form's bits.
 
-    `arithmetic` is the machine's: PyTorch's error in it is what the law allows twice.
+    `arithmetic` is the machine's: PyTorch's error in it is what the law allows twice. Raises
+    UserError for an output that the oracle does not return.
     """
     oracle = load_part(op, "oracle")
     truth, plain = (oracle.oracle(as_torch(case, kind)) for kind in ("float64", arithmetic))
     worst, worst_name = Measured(0.0, 0.0, 0.0, ()), ""
     for name in case.outputs:
+        if name not in truth:
+            raise UserError(
+                f"Op {op.name}: {oracle.__file__} makes cases with the output {name!r}, but its "
+                f"oracle() returns {', '.join(truth) or 'nothing'}; the two must name the same."
+            )
         wanted = truth[name].numpy()
         live = tuple(slice(0, size) for size in wanted.shape)
         found = _measure(got[name][live], wanted, plain[name].double().numpy())
