@@ -122,12 +122,12 @@ struct MkStage {
     gather(to, to_pitch, from, n, rows, [](int row) { return row; });
   }
   // The same with rows from here and there: `place(row)` is each one's row in `from`. A thread has
-  // 8 vectors under way: some columns of MK_ROWS rows. Loops are not unrolled further, since code
+  // 8 or 16 vectors under way: some columns of MK_ROWS rows. Loops are not unrolled further, since code
   // that runs once a record must be fetched each time.
   template <class T, class Place>
   MK_DEVICE void gather(T* to, int to_pitch, const float* from, int n, int rows,
                         Place place) const {
-    enum { COLUMNS = 8 / MK_ROWS };
+    enum { COLUMNS = MK_ROWS == 1 ? 8 : 16 / MK_ROWS };
 #pragma unroll 1
     for (int first = 0; first < rows; first += MK_ROWS) {
       const float* rows_from[MK_ROWS];
