@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from mkport.declare import Op, integer, read, tensor, write
+from mkport.declare.valid import counted, multiple_of, shape_is
 
 
 def access(a, tile):
@@ -10,6 +11,15 @@ def access(a, tile):
     yield read("count", (0, 1))
     yield read("x", (tile, tile + 1), (0, a.n))
     yield write("y", (tile, tile + 1))
+
+
+def valid(a):
+    """What the arguments must satisfy."""
+    rows = a.y.shape[0]
+    yield from counted(a, rows)
+    yield from multiple_of(a, 1, "n")
+    yield from shape_is(a, "x", rows, "n")
+    yield from shape_is(a, "y", rows)
 
 
 OP = Op(
@@ -23,6 +33,7 @@ OP = Op(
     ),
     tiles=lambda a: a.y.shape[0],
     access=access,
+    valid=valid,
     shared=lambda a, rows: 8 * 12,  # each warp's value, index and flag
     order="exact: the lower index wins a tie",
     folder=Path(__file__).parent,

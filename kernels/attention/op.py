@@ -7,6 +7,16 @@ length, so a row's arithmetic depends on its own position alone. `attention_comb
 from pathlib import Path
 
 from mkport.declare import Op, immutable, integer, read, real, tensor, write
+from mkport.declare.valid import (
+    Shared,
+    cache_is,
+    counted,
+    multiple_of,
+    placed,
+    sets,
+    shape_is,
+    within,
+)
 
 SPLIT = 256  # keys in a split
 BLOCK = 16  # keys scored together: one vector of scores
@@ -52,6 +62,26 @@ def access(a, tile):
     yield write("partial", (token, token + 1), (split, split + 1), heads)
 
 
+def valid(a):
+    """What the arguments must satisfy."""
+    tokens = a.q.shape[0]
+    yield from counted(a, tokens)
+    yield from multiple_of(a, 1, "kv_heads", "splits")
+    yield from multiple_of(a, max(a.kv_heads, 1), "heads")
+    yield from multiple_of(a, 16, "head_dim", "page")
+    yield from within(a, "window", 0)
+    yield from placed(a, tokens)
+    yield from shape_is(a, "q", tokens, "heads * head_dim")
+    yield from cache_is(a, "k_pages", tokens, "kv_heads")
+    yield from cache_is(a, "v_pages", tokens, "kv_heads")
+    if a.k_pages.shape != a.v_pages.shape:
+        yield f"k_pages is {list(a.k_pages.shape)}, but v_pages is {list(a.v_pages.shape)}"
+    logical = (tokens, "splits", "heads")
+    yield from shape_is(a, "partial", *logical, a.head_dim + 16, logical=logical)
+    yield Shared(a.rows.name, "positions", 1, a.splits * SPLIT)
+    yield sets(a.partial, "window", a.window)
+
+
 OP = Op(
     name="attention",
     doc="partial[t, s, h] = (sum_j e^(s_j - m) v_j, m, sum_j e^(s_j - m)) over split s's keys",
@@ -74,6 +104,7 @@ OP = Op(
     ),
     tiles=tiles,
     access=access,
+    valid=valid,
     arena=lambda a: (
         # of each query head: sums; vectors m, l, e^(m - m'), weights; the scores' partial lanes
         4 * (a.heads // a.kv_heads) * (a.head_dim + 4 * 16 + 16 * 16)

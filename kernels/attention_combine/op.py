@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from mkport.declare import Op, integer, read, tensor, write
-
+from mkport.declare.valid import counted, multiple_of, same, shape_is, within
 
 HEADS = 8  # of a tile: a GPU worker has a warp for each
 
@@ -25,6 +25,20 @@ def access(a, tile):
     yield write("y", (token, token + 1), (first * a.head_dim, end * a.head_dim))
 
 
+def valid(a):
+    """What the arguments must satisfy."""
+    tokens = a.y.shape[0]
+    yield from counted(a, tokens)
+    yield from multiple_of(a, 1, "heads", "splits")
+    yield from multiple_of(a, 16, "head_dim")
+    yield from within(a, "window", 0)
+    yield from shape_is(a, "rows", tokens, 2)
+    logical = (tokens, "splits", "heads")
+    yield from shape_is(a, "partial", *logical, a.head_dim + 16, logical=logical)
+    yield from shape_is(a, "y", tokens, "heads * head_dim")
+    yield same(a.partial, "window", a.window)
+
+
 OP = Op(
     name="attention_combine",
     doc="y[t, h] = sum_s e^(m_s - m) acc_s / sum_s e^(m_s - m) l_s, over the live splits",
@@ -40,6 +54,7 @@ OP = Op(
     ),
     tiles=lambda a: a.y.shape[0] * parts(a),
     access=access,
+    valid=valid,
     arena=lambda a: 4 * 16 * a.splits,  # of one head: a vector e^(m_s - m) for each split
     shared=lambda a, rows: 4 * 8 * 2 * a.splits,  # each warp's factors, and l of its splits
     order=(

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from mkport.declare import Op, immutable, integer, read, tensor, write
+from mkport.declare.valid import counted, multiple_of, shape_is
 
 
 def access(a, tile):
@@ -11,6 +12,16 @@ def access(a, tile):
     yield read("tokens", (tile, tile + 1))
     yield immutable("table", (0, a.table.shape[0]), (0, a.k), picks=1)
     yield write("y", (tile, tile + 1), (0, a.k))
+
+
+def valid(a):
+    """What the arguments must satisfy."""
+    tokens = a.y.shape[0]
+    yield from counted(a, tokens)
+    yield from multiple_of(a, 16, "k")
+    yield from shape_is(a, "tokens", tokens)
+    yield from shape_is(a, "table", None, "k")
+    yield from shape_is(a, "y", tokens, "k")
 
 
 OP = Op(
@@ -25,6 +36,7 @@ OP = Op(
     ),
     tiles=lambda a: a.y.shape[0],
     access=access,
+    valid=valid,
     order="none: values are widened exactly",
     folder=Path(__file__).parent,
 )

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, tensor, write
+from mkport.declare.valid import counted, multiple_of, shape_is
 
 TILE_ROWS = 16  # weight rows, that is output columns, of a tile
 DOT_ARENA = 4 * 16 * (4 * TILE_ROWS + 8 * 4 * 4)  # dot_rows: lanes of 4 tokens, chains of 8 rows
@@ -32,6 +33,18 @@ def access(a, tile):
     yield write("y", (0, tokens), columns)
 
 
+def valid(a):
+    """What the arguments must satisfy."""
+    tokens = a.y.shape[0]
+    yield from counted(a, tokens)
+    yield from multiple_of(a, 1, "n")
+    yield from multiple_of(a, 16, "k")
+    yield from shape_is(a, "x", tokens, "k")
+    yield from shape_is(a, "w", "n", "k")
+    yield from shape_is(a, "residual", tokens, "n")
+    yield from shape_is(a, "y", tokens, "n")
+
+
 OP = Op(
     name="gemm",
     doc="y[t, n] = sum_k x[t, k] w[n, k] (+ residual[t, n])",
@@ -48,6 +61,7 @@ OP = Op(
     ),
     tiles=tiles,
     access=access,
+    valid=valid,
     arena=lambda a: DOT_ARENA,
     shared=lambda a, rows: staged_bytes(a.w, a.k, rows),
     rows=lambda a: a.y.shape[0],

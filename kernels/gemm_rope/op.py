@@ -6,6 +6,7 @@ A tile is 16 outputs of one head, so chosen that both halves of every rotated pa
 from pathlib import Path
 
 from mkport.declare import Op, immutable, integer, read, tensor, write
+from mkport.declare.valid import multiple_of, rotates, shape_is
 from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
 
 TILE_ROWS = 16  # weight rows of a tile: 8 rotated pairs
@@ -46,6 +47,15 @@ def access(a, tile):
         yield immutable("page_table", (0, a.page_table.shape[0]), (0, a.page_table.shape[1]))
 
 
+def valid(a):
+    """What the arguments must satisfy."""
+    tokens = a.x.shape[0]
+    yield from multiple_of(a, 16, "k")
+    yield from shape_is(a, "x", tokens, "k")
+    yield from shape_is(a, "w", "heads * head_dim", "k")
+    yield from rotates(a, tokens)
+
+
 OP = Op(
     name="gemm_rope",
     doc="y[t, h] = rope(sum_k x[t, k] w[h, k]), to scratch or to the token's slot of the cache",
@@ -69,6 +79,7 @@ OP = Op(
     ),
     tiles=tiles,
     access=access,
+    valid=valid,
     arena=lambda a: DOT_ARENA + 512 + 64,  # the product, moved by 8 rows; one output vector
     shared=lambda a, rows: staged_bytes(a.w, a.k, rows),
     rows=lambda a: a.x.shape[0],

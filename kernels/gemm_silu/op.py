@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from mkport.declare import Op, immutable, integer, read, tensor, write
+from mkport.declare.valid import counted, multiple_of, shape_is
 from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
 
 TILE_ROWS = 16  # weight rows of gate and of up in a tile
@@ -26,6 +27,18 @@ def access(a, tile):
     yield write("y", (0, tokens), columns)
 
 
+def valid(a):
+    """What the arguments must satisfy."""
+    tokens = a.y.shape[0]
+    yield from counted(a, tokens)
+    yield from multiple_of(a, 1, "n")
+    yield from multiple_of(a, 16, "k")
+    yield from shape_is(a, "x", tokens, "k")
+    yield from shape_is(a, "w_gate", "n", "k")
+    yield from shape_is(a, "w_up", "n", "k")
+    yield from shape_is(a, "y", tokens, "n")
+
+
 OP = Op(
     name="gemm_silu",
     doc="y[t, n] = silu(sum_k x[t, k] w_gate[n, k]) * sum_k x[t, k] w_up[n, k]",
@@ -40,6 +53,7 @@ OP = Op(
     ),
     tiles=tiles,
     access=access,
+    valid=valid,
     arena=lambda a: 2 * DOT_ARENA,  # both products
     shared=lambda a, rows: staged_bytes(a.w_gate, a.k, rows),
     rows=lambda a: a.y.shape[0],

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from mkport.declare import Op, immutable, integer, read, real, tensor, write
+from mkport.declare.valid import counted, multiple_of, shape_is
 
 
 def access(a, tile):
@@ -11,6 +12,16 @@ def access(a, tile):
     yield read("x", (tile, tile + 1), (0, a.k))
     yield immutable("w", (0, a.k))
     yield write("y", (tile, tile + 1), (0, a.k))
+
+
+def valid(a):
+    """What the arguments must satisfy."""
+    tokens = a.y.shape[0]
+    yield from counted(a, tokens)
+    yield from multiple_of(a, 16, "k")
+    yield from shape_is(a, "x", tokens, "k")
+    yield from shape_is(a, "w", "k")
+    yield from shape_is(a, "y", tokens, "k")
 
 
 OP = Op(
@@ -26,6 +37,7 @@ OP = Op(
     ),
     tiles=lambda a: a.y.shape[0],
     access=access,
+    valid=valid,
     shared=lambda a, rows: 4 * a.k,
     order=(
         "mean = sum of x / k; rest = sum of (x - mean) / k, what rounding left of the mean; "

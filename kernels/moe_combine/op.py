@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from mkport.declare import Op, immutable, integer, read, tensor, update
-
+from mkport.declare.valid import counted, multiple_of, shape_is
 
 COLUMNS = 1024  # of a tile: a vector of 4 for each of a GPU worker's 256 threads
 
@@ -28,6 +28,17 @@ def access(a, tile):
     yield update("x", (token, token + 1), columns)
 
 
+def valid(a):
+    """What the arguments must satisfy."""
+    tokens = a.x.shape[0]
+    yield from counted(a, tokens)
+    yield from multiple_of(a, 1, "top")
+    yield from multiple_of(a, 16, "n")
+    yield from shape_is(a, "weights", tokens, "top")
+    yield from shape_is(a, "y", tokens * a.top, "n", logical=(None, "n"))  # slots, if by slot
+    yield from shape_is(a, "x", tokens, "n")
+
+
 OP = Op(
     name="moe_combine",
     doc="x[t] += sum over choices c of weights[t, c] y[t * top + c]",
@@ -41,6 +52,7 @@ OP = Op(
     ),
     tiles=lambda a: a.x.shape[0] * parts(a),
     access=access,
+    valid=valid,
     order="m = 0; best choice first, m = fma(weight, y, m); x + m",
     folder=Path(__file__).parent,
 )

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, tensor, write
+from mkport.declare.valid import grouped, multiple_of, shape_is
 from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
 
 TILE_ROWS = 16  # weight rows, that is output columns, of a tile
@@ -43,6 +44,17 @@ def staged(a, rows):
     return staged_bytes(a.w, a.k, pairs) + 4 * words
 
 
+def valid(a):
+    """What the arguments must satisfy."""
+    pairs, experts = a.pairs.shape[0], a.w.shape[0]
+    yield from multiple_of(a, 1, "n")
+    yield from multiple_of(a, 16, "k")
+    yield from shape_is(a, "w", experts, "n", "k")
+    yield from grouped(a, pairs, experts)
+    yield from shape_is(a, "act", pairs, "k", logical=("slot_count", "k"))
+    yield from shape_is(a, "y", pairs, "n", logical=("slot_count", "n"))
+
+
 OP = Op(
     name="moe_down",
     doc="y[token * top + choice] = act[p] w[e]^T, pair p of expert e",
@@ -59,6 +71,7 @@ OP = Op(
     ),
     tiles=tiles,
     access=access,
+    valid=valid,
     arena=lambda a: DOT_ARENA,
     shared=staged,
     order="the product as in gemm",

@@ -10,6 +10,7 @@ from math import gcd
 from pathlib import Path
 
 from mkport.declare import Op, immutable, integer, read, tensor, write
+from mkport.declare.valid import counted, multiple_of, same, sets, shape_is, within
 
 
 def needed_slots(a):
@@ -45,6 +46,21 @@ def access(a, tile):
     yield write("slots", (0, a.slots.shape[0]), (0, 2))
 
 
+def valid(a):
+    """What the arguments must satisfy."""
+    tokens = a.ids.shape[0]
+    yield from counted(a, tokens)
+    yield from multiple_of(a, 1, "experts")
+    yield from within(a, "k", 1, a.experts)
+    yield from within(a, "slot_count", needed_slots(a))
+    yield from shape_is(a, "ids", tokens, "k")
+    yield from shape_is(a, "pairs", tokens * a.k)
+    yield from shape_is(a, "slots", a.slot_count + 1, 2)
+    yield same(a.ids, "experts", a.experts)
+    yield sets(a.slots, "experts", a.experts)
+    yield sets(a.slots, "pairs", tokens * a.k)
+
+
 OP = Op(
     name="moe_group",
     doc="slots[s] = (expert, first pair); pairs = token * k + choice, by expert, then by token",
@@ -63,6 +79,7 @@ OP = Op(
     ),
     tiles=lambda a: 1,
     access=access,
+    valid=valid,
     arena=lambda a: 4 * (a.experts + 1),
     shared=lambda a, rows: 8 * a.ids.shape[0] * a.k,
     order="exact: experts ascending, tokens ascending within an expert",

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from mkport.declare import Op, immutable, integer, read, tensor, write
+from mkport.declare.valid import counted, grouped, multiple_of, shape_is, within
 from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
 
 TILE_ROWS = 16  # weight rows of gate and of up in a tile
@@ -44,6 +45,24 @@ def access(a, tile):
     yield write("act", (slot, slot + 1), columns)
 
 
+def valid(a):
+    """What the arguments must satisfy."""
+    tokens, experts = a.x.shape[0], a.w_gate.shape[0]
+    yield from counted(a, tokens)
+    yield from multiple_of(a, 1, "n")
+    yield from multiple_of(a, 16, "k")
+    yield from within(a, "top", 1, experts)
+    if a.up_row not in (0, a.n):
+        yield f"up_row is {a.up_row}, neither 0 nor n = {a.n}"
+    height = a.n + a.up_row  # rows of an expert
+    yield from shape_is(a, "x", tokens, "k")
+    yield from shape_is(a, "w_gate", experts, height, "k")
+    yield from shape_is(a, "w_up", experts, height, "k")
+    pairs = tokens * a.top
+    yield from grouped(a, pairs, experts)
+    yield from shape_is(a, "act", pairs, "n", logical=("slot_count", "n"))
+
+
 OP = Op(
     name="moe_up",
     doc="act[p] = silu(x[t] w_gate[e]^T) * (x[t] w_up[e]^T), pair p of token t and expert e",
@@ -64,6 +83,7 @@ OP = Op(
     ),
     tiles=tiles,
     access=access,
+    valid=valid,
     arena=lambda a: 2 * DOT_ARENA,  # both products
     shared=lambda a, rows: (
         staged_bytes(a.w_gate, a.k, rows)

@@ -7,6 +7,7 @@ it; the others rotate in the projection (`gemm_rope`).
 from pathlib import Path
 
 from mkport.declare import Op, immutable, integer, read, tensor, write
+from mkport.declare.valid import rotates, shape_is
 
 NOW = 1  # the logical cache is [row, past or now, head column]
 
@@ -24,6 +25,13 @@ def access(a, tile):
     else:
         yield read("page_table", (0, a.page_table.shape[0]), (0, a.page_table.shape[1]))
         yield write("pages", (tile, tile + 1), (NOW, NOW + 1), columns)
+
+
+def valid(a):
+    """What the arguments must satisfy."""
+    tokens = a.x.shape[0]
+    yield from shape_is(a, "x", tokens, "heads * head_dim")
+    yield from rotates(a, tokens)
 
 
 OP = Op(
@@ -49,6 +57,7 @@ OP = Op(
     ),
     tiles=lambda a: a.x.shape[0],
     access=access,
+    valid=valid,
     arena=lambda a: a.head_dim * 4,  # one rotated head
     order=(
         "rotated pair (p, q) by c, s: p' = fma(p, c, -(q * s)), q' = fma(q, c, p * s); "

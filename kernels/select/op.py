@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from mkport.declare import Op, integer, read, tensor, write
+from mkport.declare.valid import counted, multiple_of, shape_is
 
 
 def access(a, tile):
@@ -11,6 +12,16 @@ def access(a, tile):
     yield read("index", (tile, tile + 1))
     yield read("x", (0, a.x.shape[0]), (0, a.k))
     yield write("y", (tile, tile + 1), (0, a.k))
+
+
+def valid(a):
+    """What the arguments must satisfy."""
+    rows = a.y.shape[0]
+    yield from counted(a, rows)
+    yield from multiple_of(a, 16, "k")
+    yield from shape_is(a, "index", rows)
+    yield from shape_is(a, "x", None, "k")
+    yield from shape_is(a, "y", rows, "k")
 
 
 OP = Op(
@@ -25,6 +36,7 @@ OP = Op(
     ),
     tiles=lambda a: a.y.shape[0],
     access=access,
+    valid=valid,
     order="none: values are copied",
     folder=Path(__file__).parent,
 )

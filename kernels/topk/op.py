@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from mkport.declare import Op, immutable, integer, read, real, tensor, write
+from mkport.declare.valid import counted, multiple_of, sets, shape_is, within
 
 
 def access(a, tile):
@@ -11,6 +12,20 @@ def access(a, tile):
     yield read("z", (tile, tile + 1), (0, a.experts))
     yield write("ids", (tile, tile + 1), (0, a.k))
     yield write("weights", (tile, tile + 1), (0, a.k))
+
+
+def valid(a):
+    """What the arguments must satisfy."""
+    tokens = a.ids.shape[0]
+    yield from counted(a, tokens)
+    yield from multiple_of(a, 1, "experts")
+    yield from within(a, "k", 1, a.experts)
+    yield from within(a, "softmax", 0, 1)
+    yield from within(a, "renormalise", 0, 1)
+    yield from shape_is(a, "z", tokens, "experts")
+    yield from shape_is(a, "ids", tokens, "k")
+    yield from shape_is(a, "weights", tokens, "k")
+    yield sets(a.ids, "experts", a.experts)
 
 
 OP = Op(
@@ -31,6 +46,7 @@ OP = Op(
     ),
     tiles=lambda a: a.ids.shape[0],
     access=access,
+    valid=valid,
     arena=lambda a: 4 * (-(-a.experts // 16) * 16 + 16),
     shared=lambda a, rows: 4 * (a.experts + 2 * a.k),
     order=(
