@@ -17,6 +17,7 @@ from mkport.declare import Access
 from mkport.declare.record import MAX_ARGS
 from mkport.declare.table import MAX_DIMS
 from mkport.plan.graph import Graph, Node
+from mkport.verify.arguments import argument_problems
 from mkport.verify.report import Box, Problem, tile_text
 
 # Columns of `Footprint.rows`.
@@ -50,12 +51,14 @@ class Footprint:
 
     @staticmethod
     def of(graph: Graph) -> "Footprint":
-        """Builds the tables; `problems` names accesses outside their tensor's shape and such."""
+        """Builds the tables; `problems` names unfit arguments, accesses outside shapes."""
         problems = _table_problems(graph)
+        unfit = argument_problems(graph)
+        problems += (problem for found in unfit.values() for problem in found)
         touched: dict[str, list[tuple[int, int, np.ndarray]]] = {}
         kept = {name for name, spec in graph.tensors.items() if spec.kind in EMPTY}
         for number, node in enumerate(graph.nodes):
-            for access in node.accesses:
+            for access in () if number in unfit else node.accesses:
                 problem = _access_problem(graph, node, access)
                 if problem is not None:
                     problems.append(problem)
@@ -65,7 +68,8 @@ class Footprint:
                     touched.setdefault(name, []).append((number, MODES[access.mode], bounds))
                     if access.mode in WRITES:
                         kept.add(name)
-        return _tables(graph, {n: t for n, t in touched.items() if n in kept}, problems)
+        tiles = [0 if n in unfit else node.tiles for n, node in enumerate(graph.nodes)]
+        return _tables(graph, {n: t for n, t in touched.items() if n in kept}, tiles, problems)
 
     @property
     def atoms(self) -> int:
@@ -166,7 +170,10 @@ def _bounds_problems(graph: Graph, node: Node, access: Access, bounds: np.ndarra
 
 
 def _tables(
-    graph: Graph, touched: dict[str, list[tuple[int, int, np.ndarray]]], problems: list[Problem]
+    graph: Graph,
+    touched: dict[str, list[tuple[int, int, np.ndarray]]],
+    tiles: list[int],
+    problems: list[Problem],
 ) -> Footprint:
     opcode = {op: code for code, op in enumerate(graph.ops)}
     ids = graph.tensor_ids()
@@ -200,7 +207,7 @@ def _tables(
         graph=graph,
         opcodes=np.array([opcode[node.op] for node in graph.nodes], np.int64),
         args=args,
-        tiles=np.array([node.tiles for node in graph.nodes], np.int64),
+        tiles=np.array(tiles, np.int64),
         tensors=tuple(touched),
         rows=np.array(rows, np.int64).reshape(-1, 4),
         first=np.array(first, np.int64),

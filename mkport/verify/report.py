@@ -10,6 +10,7 @@ Place = tuple[int, int]  # (worker, index in its list)
 ProblemKind = Literal[
     "workers",  # more workers than can be resident
     "table",  # two tensors of the table under one name
+    "argument",  # a node's arguments violate what its op says of them
     "access",  # a declared access that names no tensor of the node, or writes what nobody may write
     "bounds",  # a declared box outside its tensor's logical shape
     "writer",  # two tiles of one node meet in an element that one of them writes
