@@ -10,6 +10,7 @@ import numpy as np
 from mkport.engine import bf16
 from mkport.engine.gguf_file import Progress
 from mkport.engine.jsonfile import read_json
+from mkport.engine.safetensors_file import Entry
 from mkport.engine.weights import Weights, all_entries, open_weights
 from mkport.errors import UserError
 from mkport.models import family_of, parse_config
@@ -66,8 +67,8 @@ def assemble(
     for whatever `open_weights` refuses, and for NaN or infinity in a tensor that is copied (in any,
     with `scan`).
     """
-    shapes: dict[str, tuple[int, ...]] = family.tensor_shapes(config)
     files, in_pieces = _open(directory, family, config, dtype)
+    shapes: dict[str, tuple[int, ...]] = family.tensor_shapes(config)
     stored = {name: name for name in shapes}
     to_stack: dict[str, Mapping[str, Index]] = {}
     for name, pieces in in_pieces.items():
@@ -98,8 +99,9 @@ def _open(
     directory: Path, family: ModuleType, config: DecoderConfig, dtype: str | None
 ) -> tuple[Weights, Pieces]:
     """The files' tensors, and which of the step's tensors they hold in pieces."""
-    shapes: dict[str, tuple[int, ...]] = family.tensor_shapes(config)
     entries = all_entries(directory)
+    _refuse_too_few(directory, config, entries)
+    shapes: dict[str, tuple[int, ...]] = family.tensor_shapes(config)
     in_pieces = {
         name: pieces for name, pieces in family.pieces(config).items() if name not in entries
     }
@@ -107,6 +109,20 @@ def _open(
     for name, pieces in in_pieces.items():
         published |= piece_shapes(shapes[name], pieces)
     return open_weights(directory, published, family.ignored_shapes(config), dtype), in_pieces
+
+
+def _refuse_too_few(directory: Path, config: DecoderConfig, entries: Mapping[str, Entry]) -> None:
+    """Raises UserError where the files cannot hold so many layers or experts, before a name is made
+    for every one of them."""
+    mixture = getattr(config, "experts", None)
+    experts = mixture.experts if mixture is not None else 0
+    stacked = any(entry.shape[:1] == (experts,) for entry in entries.values())
+    for what, count in (("layers", config.layers), ("experts", 0 if stacked else experts)):
+        if count > len(entries):
+            raise UserError(
+                f"{directory}: config.json says {count} {what}, but the files hold only "
+                f"{len(entries)} tensors. One of the two belongs to another checkpoint."
+            )
 
 
 def _stack(

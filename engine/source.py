@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import re
 from pathlib import Path
+from typing import Literal
 
 from mkport.cache import cache_dir
 from mkport.engine.gguf_file import CONVERTER_VERSION, Progress, convert_gguf
@@ -38,15 +39,15 @@ def resolve(
         raise UserError(f"The dtype {dtype!r} is not known; choose one of {', '.join(DTYPES)}.")
     if model is None or model == DEMO:
         return _converted(demo_file(), dtype, progress)
-    path = Path(model).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise UserError(
-                f"{path} has no config.json, so it is not a Hugging Face model directory. Give the "
-                f"directory that holds config.json, tokenizer.json and the safetensors files."
-            )
+    path, kind = _look(model)
+    if kind == "model":
         return path
-    if path.is_file():
+    if kind == "folder":
+        raise UserError(
+            f"{path} has no config.json, so it is not a Hugging Face model directory. Give the "
+            f"directory that holds config.json, tokenizer.json and the safetensors files."
+        )
+    if kind == "file":
         if path.suffix.lower() != ".gguf":
             raise UserError(
                 f"{path} is a file, but only .gguf files are read alone. Give a model directory "
@@ -56,9 +57,24 @@ def resolve(
     if _HUB_NAME.fullmatch(model) and path.suffix.lower() != ".gguf":
         return _fetched(model)
     raise UserError(
-        f"There is no model at {model}. Give an existing model directory, a .gguf file, ORG/NAME "
-        f"of a hub, or leave it out for the demo."
+        f"There is no model at {_short(model)}. Give an existing model directory, a .gguf file, "
+        f"ORG/NAME of a hub, or leave it out for the demo."
     )
+
+
+def _look(model: str) -> tuple[Path, Literal["model", "folder", "file", "nothing"]]:
+    """What stands at a path. Raises UserError for a path that cannot be looked at."""
+    try:
+        path = Path(model).expanduser()
+        if path.is_dir():
+            return path, "model" if (path / "config.json").is_file() else "folder"
+        return path, "file" if path.is_file() else "nothing"
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~name, and there is no such user
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"The model {_short(model)} cannot be opened: {reason}. Check its path, and that you "
+            "may read it."
+        ) from error
 
 
 def demo_file() -> Path:
@@ -109,3 +125,7 @@ def _fetched(name: str) -> Path:
     if not (Path(folder) / "config.json").is_file():
         raise UserError(f"The hub's {name} has no config.json. Choose a transformers checkpoint.")
     return Path(folder)
+
+
+def _short(model: str) -> str:
+    return model if len(model) <= 120 else f"{model[:117]}..."

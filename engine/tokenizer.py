@@ -49,13 +49,12 @@ class Tokenizer:
         config = read_optional_json(directory / "tokenizer_config.json")
         named = {name: _token_text(config.get(name)) for name in _NAMED_TOKENS}
         named_tokens = {name: text for name, text in named.items() if text is not None}
-        eos_ids = set()
+        eos_ids: set[int | None] = set()
         for file in ("generation_config.json", "config.json"):
-            value = read_optional_json(directory / file).get("eos_token_id")
-            eos_ids |= set(value if isinstance(value, list) else [value])
+            eos_ids |= _token_ids(directory / file, "eos_token_id")
         if "eos_token" in named_tokens:
             eos_ids.add(backend.token_to_id(named_tokens["eos_token"]))
-        eos = tuple(sorted(i for i in eos_ids if isinstance(i, int)))
+        eos = tuple(sorted(i for i in eos_ids if i is not None))
         return cls(backend, eos, _read_templates(directory, config), named_tokens)
 
     @property
@@ -172,3 +171,12 @@ def _read_templates(directory: Path, config: Mapping[str, Any]) -> dict[str, str
                 f"name and template. Fetch this file again."
             ) from error
     return {}
+
+
+def _token_ids(file: Path, field: str) -> set[int]:
+    """The ids in a field that holds one, a list of them, or nothing."""
+    value = read_optional_json(file).get(field)
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
+        raise UserError(f"{file}: {field} = {value!r} must be a token id or a list of them.")
+    return set(ids)

@@ -146,6 +146,13 @@ def open_weights(
     return Weights(used, dtype)
 
 
+def _is_there(file: Path) -> bool:
+    try:
+        return file.exists()
+    except OSError:  # such as a name longer than any file's
+        return False
+
+
 def all_entries(directory: Path) -> dict[str, Entry]:
     """Every tensor of the directory's safetensors files. Raises UserError when a file is missing,
     damaged, or not what the index says."""
@@ -164,7 +171,7 @@ def all_entries(directory: Path) -> dict[str, Entry]:
     for shard in sorted(set(placed.values())):
         if Path(shard).name != shard:
             raise UserError(f"{index} names the shard {shard!r}, which is not a plain file name.")
-        if not (directory / shard).exists():
+        if not _is_there(directory / shard):
             raise UserError(
                 f"{directory / shard} is missing, but {INDEX} lists it. Fetch this shard."
             )

@@ -13,6 +13,7 @@ from mkport.models.fields import flag, positive, token_ids, whole
 
 # Rows are read in vectors of this many elements, so these dimensions must be multiples of it.
 VECTOR = 16
+MAX_LAYERS = 10_000  # far beyond any model; a table of names is made of them
 
 COMMON = frozenset(
     {
@@ -112,7 +113,7 @@ def common_fields(
     bos = token_ids(config, "bos_token_id")
     return {
         "hidden": hidden,
-        "layers": whole(config, "num_hidden_layers"),
+        "layers": whole(config, "num_hidden_layers", at_most=MAX_LAYERS),
         "heads": heads,
         "kv_heads": kv,
         "head_dim": whole(config, "head_dim", default=width, multiple_of=VECTOR),

@@ -13,6 +13,8 @@ from mkport.kernels.moe_up.op import OP as MOE_UP
 from mkport.kernels.topk.op import OP as TOPK
 from mkport.models.step import Step
 
+MAX_EXPERTS = 4096  # a layer; far beyond any model
+
 
 @dataclass(frozen=True)
 class Experts:
@@ -26,7 +28,13 @@ class Experts:
     scale: float = 1.0  # factor of the weights, after all that
 
     def checked(self) -> "Experts":
-        """Itself. Raises UserError when a token would choose more experts than there are."""
+        """Itself. Raises UserError when a token would choose more experts than there are, or a
+        layer has more than `MAX_EXPERTS`."""
+        if self.experts > MAX_EXPERTS:
+            raise UserError(
+                f"config.json: {self.experts} experts a layer are not implemented: there can be "
+                f"{MAX_EXPERTS} at most."
+            )
         if self.top > self.experts:
             raise UserError(
                 f"config.json: num_experts_per_tok = {self.top} is more than the {self.experts} "

@@ -84,12 +84,16 @@ def refuse_unknown(
 
 
 def whole(
-    config: Mapping[str, Any], name: str, default: int | None = None, multiple_of: int = 1
+    config: Mapping[str, Any],
+    name: str,
+    default: int | None = None,
+    multiple_of: int = 1,
+    at_most: int | None = None,
 ) -> int:
     """The positive whole number in field `name`; `default` when absent or null.
 
     Raises UserError when it is missing without a default, not a positive whole number, or not a
-    multiple of `multiple_of`.
+    multiple of `multiple_of`, or more than `at_most`.
     """
     value = config.get(name)
     if value is None:
@@ -98,6 +102,10 @@ def whole(
         value = default
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
         raise UserError(f"config.json: {name} = {value!r} must be a positive whole number.")
+    if at_most is not None and value > at_most:
+        raise UserError(
+            f"config.json: {name} = {value} is not implemented: there can be {at_most} at most."
+        )
     if value % multiple_of:
         raise UserError(
             f"config.json: {name} = {value} is not implemented: it must be a multiple of "

@@ -12,11 +12,14 @@ import numpy as np
 from mkport.declare import RECORD, RECORD_WORDS, Arg, Op
 from mkport.declare.table import DTYPE_BYTES, Kind
 from mkport.errors import UserError
+from mkport.plan.deal import MAX_WORKERS
 from mkport.plan.depend import JOIN
 from mkport.plan.graph import Graph
 from mkport.plan.schedule import Schedule
 
-MAX_TILES = 1 << 24  # of one node; the largest real one has thousands
+MAX_TILES = 1 << 20  # of one node; attention over long contexts has a quarter of that
+MAX_ALL_TILES = 1 << 24  # of a file; what every tile touches is kept while it is verified
+_MAX_FLOAT = float(np.finfo(np.float32).max)
 _INT32 = range(-(2**31), 2**31)
 _STORED_AS = {"weight": ("bf16", "f32"), "kv": ("bf16", "f32")}
 
@@ -27,6 +30,7 @@ class Reader:
     def __init__(self, path: Path, ops: Mapping[str, Op]) -> None:
         self._path = path
         self._ops = {JOIN.name: JOIN, **ops}
+        self._tiles = 0  # of the nodes read so far
 
     def schedule(self, content: Mapping[str, Any]) -> Schedule:
         """The schedule of a parsed file. Raises UserError."""
@@ -45,7 +49,13 @@ class Reader:
         lists = self._get(content, "lists", list, "the file")
         if not lists:
             self._refuse("lists", "is empty, but a schedule has at least one worker")
-        return Schedule(graph, tuple(self._list(w, raw) for w, raw in enumerate(lists)), counters)
+        if len(lists) > MAX_WORKERS:
+            self._refuse("lists", f"holds {len(lists)} workers, more than {MAX_WORKERS}")
+        dealt = tuple(self._list(worker, raw) for worker, raw in enumerate(lists))
+        records = sum(len(each) for each in dealt)
+        if counters > records:
+            self._refuse("counters", f"is {counters}, more than there are records ({records})")
+        return Schedule(graph, dealt, counters)
 
     def _refuse(self, place: str, what: str) -> NoReturn:
         raise UserError(
@@ -104,6 +114,9 @@ class Reader:
             node = graph.add(op, label, **args)
             if not 0 <= node.tiles <= MAX_TILES:
                 self._refuse(place, f"has {node.tiles} tiles, not 0 to {MAX_TILES}")
+            self._tiles += node.tiles
+            if self._tiles > MAX_ALL_TILES:
+                self._refuse(place, f"brings the tiles to {self._tiles}, over {MAX_ALL_TILES}")
             _ = node.accesses
         except UserError:
             raise
@@ -116,6 +129,8 @@ class Reader:
             self._refuse(place, f"is {_short(value)}, not an int32")
         if arg.kind == "float" and type(value) not in (int, float):
             self._refuse(place, f"is {_short(value)}, not a number")
+        if arg.kind == "float" and not abs(value) <= _MAX_FLOAT:
+            self._refuse(place, f"is {_short(value)}, which no float32 holds")
         if arg.kind != "tensor" or (value is None and arg.optional):
             return
         if not isinstance(value, str) or value not in graph.tensors:

@@ -1,5 +1,6 @@
 """A model's name leads to a directory, or to one paragraph that says how to get one."""
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -13,7 +14,9 @@ import tokenizers
 from mkport.cache import cache_dir
 from mkport.engine import source
 from mkport.engine.load import load
+from mkport.engine.source import resolve
 from mkport.errors import UserError
+from mkport.models import llama, mixtral
 
 Write = Callable[..., Path]
 
@@ -166,4 +169,65 @@ def test_load_refuses_a_directory_whose_files_do_not_belong_together(tiny_direct
     tokenizer.add_tokens(["<one more>"])
     tokenizer.save(path)
     with pytest.raises(UserError, match="has 264 tokens"):
+        load(str(tiny_directory))
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        ("x" * 300, "too long"),
+        ("./" + "x" * 300, "too long"),
+        ("~no_such_user_here/x", "home directory"),
+    ],
+)
+def test_a_path_that_cannot_be_looked_at(model: str, named: str) -> None:
+    with pytest.raises(UserError, match=f"cannot be opened: .*{named}") as refused:
+        resolve(model)
+    assert len(str(refused.value)) < 300
+
+
+def test_a_folder_that_may_not_be_searched(
+    tiny_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "is_file", closed)
+    with pytest.raises(UserError, match="cannot be opened: Permission denied"):
+        resolve(str(tiny_directory))
+
+
+@pytest.mark.parametrize("value", [[[1]], {}, "2", [1.5], True, [None]])
+def test_ends_of_text_that_are_no_token_ids(tiny_directory: Path, value: object) -> None:
+    file = tiny_directory / "generation_config.json"
+    file.write_text(json.dumps({"eos_token_id": value}))
+    with pytest.raises(UserError, match=r"generation_config\.json: eos_token_id = "):
+        load(str(tiny_directory))
+
+
+@pytest.mark.parametrize(
+    ("layers", "named"),
+    [(10**7, "num_hidden_layers = 10000000 is not"), (10_000, "10000 layers, but the files hold")],
+)
+def test_more_layers_than_there_can_be(
+    tiny_directory: Path, layers: int, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tiny_directory / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_hidden_layers": layers}))
+    monkeypatch.setattr(llama, "tensor_shapes", None)  # no table of names is made
+    with pytest.raises(UserError, match=named):
+        load(str(tiny_directory))
+
+
+@pytest.mark.parametrize(
+    ("experts", "named"), [(5000, "5000 experts a layer"), (4000, "4000 experts, but the files")]
+)
+def test_more_experts_than_there_can_be(
+    tiny_directory: Path, experts: int, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tiny_directory / "config.json"
+    mixture = {"model_type": "mixtral", "num_local_experts": experts, "num_experts_per_tok": 2}
+    file.write_text(json.dumps(json.loads(file.read_text()) | mixture))
+    monkeypatch.setattr(mixtral, "tensor_shapes", None)
+    with pytest.raises(UserError, match=named):
         load(str(tiny_directory))

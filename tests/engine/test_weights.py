@@ -10,7 +10,7 @@ import pytest
 
 from mkport.engine import bf16
 from mkport.engine.safetensors_file import read_header, write_header, write_rows
-from mkport.engine.weights import open_weights
+from mkport.engine.weights import all_entries, open_weights
 from mkport.errors import UserError
 
 SHAPES = {"a": (2, 4), "b": (4,)}
@@ -213,3 +213,11 @@ def test_a_large_file_is_not_read_to_open_it(tmp_path: Path) -> None:
         file.truncate(file.tell() + (1 << 32))
     assert read_header(path)["a"].nbytes == 1 << 32
     assert open_weights(tmp_path, {"a": (1 << 20, 1 << 10)})["a"][-1, -1] == 0
+
+
+def test_a_shard_s_name_longer_than_any_file_s(sharded: Path) -> None:
+    name = "x" * 300
+    index = sharded / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(UserError, match=f"{name} is missing"):
+        all_entries(sharded)

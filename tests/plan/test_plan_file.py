@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,9 @@ def test_a_schedule_comes_back_as_it_was(schedule: Schedule, file: Path) -> None
 
 
 def test_a_worker_without_records_comes_back(schedule: Schedule, tmp_path: Path) -> None:
-    idle = Schedule(schedule.graph, (*schedule.lists, np.zeros((0, 32), np.int32)), 999)
+    idle = Schedule(
+        schedule.graph, (*schedule.lists, np.zeros((0, 32), np.int32)), schedule.counters
+    )
     save_schedule(idle, tmp_path / "idle.json")
     assert load_schedule(tmp_path / "idle.json", OPS).lists[-1].shape == (0, 32)
 
@@ -119,6 +122,22 @@ BAD: dict[str, tuple[Callable[[str], str], str]] = {
     "tensor twice": (
         _changed(lambda c: c["tensors"].append(c["tensors"][0])),
         "is in the graph already",
+    ),
+    "a counter too many": (
+        _changed(lambda c: c.update(counters=1 + sum(map(len, c["lists"])))),
+        "more than there are records",
+    ),
+    "counters without end": (_put(2**31 - 1, "counters"), "more than there are records"),
+    "too many workers": (_put([[]] * 1025, "lists"), "1025 workers, more than 1024"),
+    "no float32": (lambda text: text.replace('"eps": 1e-05', '"eps": 1e39'), "no float32 holds"),
+    "infinite": (lambda text: text.replace('"eps": 1e-05', '"eps": 1e999'), "no float32 holds"),
+    "a huge whole": (
+        lambda text: text.replace('"eps": 1e-05', f'"eps": {10**400}'),
+        "no float32 holds",
+    ),
+    "too many tiles of a node": (
+        lambda text: re.sub(r'"splits": \d+', '"splits": 16000000', text, count=1),
+        "tiles, not 0 to 1048576",
     ),
     "too many tiles": (_put([2**30, 64], "tensors", 6, "shape"), "tiles, not 0 to"),
 }
