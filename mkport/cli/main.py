@@ -5,6 +5,8 @@ imports none of them. A verb's module defines `command`, a function that Typer c
 """
 
 import importlib
+import io
+import sys
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -16,6 +18,7 @@ from mkport.cache import CACHE_VARIABLE, keep_compiled
 from mkport.cli import output
 from mkport.errors import UserError
 
+USAGE_ERROR: Any = typer.BadParameter.__base__  # click's, which Typer may carry within itself
 BUILD, RUN, LOOK = "Build", "Run", "Look"
 
 
@@ -50,18 +53,25 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """As click's, with the placeholder replaced by the verb itself."""
+        output.expect_json(ctx, args)
         name, placeholder, rest = super().resolve_command(ctx, args)
         if placeholder is None or placeholder.name is None:
             return name, placeholder, rest
         return name, _load(placeholder.name), rest
 
     def invoke(self, ctx: Any) -> Any:
-        """As click's, but a `UserError` becomes one paragraph (or JSON object) and exit code 2."""
+        """As click's, but a `UserError` becomes one paragraph (or JSON object) and exit code 2, and
+        under --json wrong use an object too."""
         try:
             return super().invoke(ctx)
         except UserError as error:
             output.emit_error(str(error), output.wants_json(ctx))
             raise typer.Exit(2) from None
+        except USAGE_ERROR as error:
+            if not output.wants_json(ctx):
+                raise
+            output.emit_error(error.format_message(), as_json=True)
+            raise typer.Exit(error.exit_code) from None
 
 
 def _load(name: str) -> Any:
@@ -114,4 +124,6 @@ for _name, _verb in VERBS.items():
 
 def main() -> None:
     """Run the command line on `sys.argv`; exit codes: 0 done, 1 failed, 2 wrong use, 130 Ctrl-C."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a character it lacks must not end a text
     app()

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from mkport.engine.decoder import Decoder
     from mkport.engine.load import LoadedModel
 
+MAX_BATCH = 64  # sequences; a step's scratch and records grow with them
+
 ModelOption = Annotated[
     str | None,
     typer.Option(
@@ -39,7 +41,8 @@ ContextOption = Annotated[
     ),
 ]
 BatchOption = Annotated[
-    int, typer.Option("--batch", min=1, help="Sequences that are decoded side by side.")
+    int,
+    typer.Option("--batch", min=1, max=MAX_BATCH, help="Sequences that are decoded side by side."),
 ]
 
 

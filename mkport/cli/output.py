@@ -9,7 +9,7 @@ import math
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +25,11 @@ _MAX_WIDTH = 100
 def _remember(ctx: typer.Context, value: bool) -> bool:
     ctx.meta[_JSON_KEY] = value  # click shares meta with the parent, which prints the errors
     return value
+
+
+def expect_json(ctx: typer.Context, args: Sequence[str]) -> None:
+    """Note `--json` among a verb's arguments, in case that they cannot be parsed."""
+    ctx.meta[_JSON_KEY] = "--json" in args[: args.index("--") if "--" in args else None]
 
 
 JsonFlag = Annotated[

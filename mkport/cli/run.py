@@ -84,6 +84,8 @@ def stats(generation: Generation) -> str:
 
 
 def _stdin() -> str:
+    if sys.stdin is None:
+        raise UserError("The prompt - is read from stdin, which is closed. Give it as an argument.")
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:

@@ -266,3 +266,55 @@ def test_an_error_in_json(mkport: Run, tmp_path: Path) -> None:
     result = mkport("run", "--json", "--model", tmp_path / "none")
     assert result.exit_code == 2
     assert "none" in json.loads(result.stdout)["error"]
+
+
+@pytest.mark.parametrize("verb", ["compose", "verify", "trace"])
+def test_more_sequences_than_a_step_takes(
+    mkport: Run, tiny_model: Path, tmp_path: Path, verb: str
+) -> None:
+    out = [] if verb == "verify" else ["-o", tmp_path / "out"]
+    result = mkport(verb, "--model", tiny_model, "--batch", 65, *out)
+    assert result.exit_code == 2
+    assert "--batch" in result.stderr and "64" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        (["verify", "--batch", "x"], "--batch"),
+        (["verify", "--no-such-option"], "--no-such-option"),
+        (["run", "--max-tokens"], "--max-tokens"),
+        (["compose"], "--out"),
+        (["no_such_verb"], "no_such_verb"),
+    ],
+)
+def test_wrong_use_in_json(mkport: Run, args: list[str], named: str) -> None:
+    result = mkport(args[0], "--json", *args[1:])
+    assert (result.exit_code, result.stderr) == (2, "")
+    assert named in json.loads(result.stdout)["error"]
+    assert mkport(*args).stdout == ""  # without --json it is click's own text on stderr
+    assert mkport(args[0], "--", "--json", *args[1:]).stdout == ""
+
+
+def test_a_closed_stdin(tiny_model: Path) -> None:
+    code = "import os, sys; os.close(0); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "-m", "mkport", "run", "-", "--model", str(tiny_model)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: The prompt - is read from stdin, which is closed")
+
+
+def test_a_character_that_stdout_lacks() -> None:
+    code = "from mkport.cli import main\nmain.app = lambda: print('a\\u2192b')\nmain.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii:strict"},
+        cwd=Path(__file__).parents[2],
+    )
+    assert (done.returncode, done.stdout) == (0, b"a?b\n"), done.stderr
