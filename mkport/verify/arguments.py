@@ -10,6 +10,7 @@ from mkport.plan.graph import Graph, Node
 from mkport.verify.report import Problem
 
 _STORED_AS = {"f32": ("f32",), "i32": ("i32",), "weight": ("bf16", "f32"), "kv": ("bf16", "f32")}
+_ONE_USE = ("input", "scratch")
 
 
 def argument_problems(graph: Graph) -> dict[int, list[Problem]]:
@@ -80,13 +81,13 @@ class _Agreed:
         return None
 
     def uses(self, graph: Graph, node: Node) -> list[str]:
-        """Integers that the host gives are in range for one use: a count is no token id."""
+        """Integers are in range for one use, whoever makes them: a count is no token id."""
         reasons = []
         for arg in node.op.tensors:
             name = node.args[arg.name]
-            if name is None or graph.tensors[name].kind != "input" or arg.dtype != "i32":
+            if name is None or arg.dtype != "i32" or graph.tensors[name].kind not in _ONE_USE:
                 continue
             use, other = self._use.setdefault(name, (arg.name, node))
             if use != arg.name:
-                reasons.append(f"{arg.name} is the input {name}, which is {other.label}'s {use}")
+                reasons.append(f"{arg.name} is {name}, which is {other.label}'s {use}")
         return reasons

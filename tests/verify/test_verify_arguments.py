@@ -122,6 +122,10 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, dict[str, Any]], str]
     "one expert a token": (
         "mixtral", "moe_up", {"top": 1}, {}, "pairs is [12], not [6]",
     ),
+    "choices for slots": (
+        "mixtral", "moe_up", {"slots": "chosen"}, {},
+        "slots is chosen, which is layer 0 / topk's ids",
+    ),
     "step back": ("mixtral", "moe_up", {"slot_step": -3}, {}, "slot_step is -3, not 1 to 7"),
     "step of a divisor": (
         "mixtral", "moe_down", {"slot_step": 2}, {},
@@ -170,7 +174,7 @@ def test_an_input_of_one_number_is_no_count_for_another_use() -> None:
         graph, head.op, "head", **(head.args | {"count": "tokens"})
     )
     graph.nodes.pop()
-    assert "count is the input tokens, which is embed's tokens" in _refusal(graph)
+    assert "count is tokens, which is embed's tokens" in _refusal(graph)
 
 
 @pytest.mark.parametrize("family", ["llama", *TINY])
