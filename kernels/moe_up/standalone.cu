@@ -123,7 +123,7 @@ __device__ inline float dot(const float* w, const float* x, int k) {
 }
 
 // 256 threads, n / 8 blocks (rounded up) a slot; shared memory: the ring, x, and partials.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
     moe_up_bf16(const int* slots, const int* pairs, const float* x, const bf16* w_gate,
                 const bf16* w_up, float* act, int n, int k, int top, int up_row) {
   extern __shared__ __align__(128) char shared[];
