@@ -75,8 +75,8 @@ def chain(s: Sizes, ops: Sequence[Op] = ()) -> Graph:
             **lists,
         )  # fmt: skip
         g.add(
-            o["moe_up"], f"{at} / up", count="count", x="h", w_gate=gate_up, w_up=gate_up, act="act", n=s.ffn,
-            k=s.hidden, top=s.top, up_row=s.ffn, **dealt,
+            o["moe_up"], f"{at} / up", count="count", x="h", w_gate=gate_up, w_up=gate_up,
+            act="act", n=s.ffn, k=s.hidden, top=s.top, up_row=s.ffn, **dealt,
         )  # fmt: skip
         g.add(o["moe_down"], f"{at} / down", act="act", w=down, y="y", n=s.hidden, k=s.ffn, **dealt)
         g.add(
