@@ -218,6 +218,7 @@ class Decoder:
     def _shared(self, graph: Graph) -> dict[str, np.ndarray]:
         """Weights, rotary table, page table and cache: one copy for every machine."""
         arrays: dict[str, np.ndarray] = {"page_table": self._page_table}
+        self.model.weights.hold()
         for name, spec in graph.tensors.items():
             if name == "rope":
                 arrays[name] = self.model.family.rope_table(self.model.config, self.context)

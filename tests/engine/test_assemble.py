@@ -205,3 +205,18 @@ def test_run_scans_when_asked_to(rewrite: Callable[..., Path]) -> None:
     directory = rewrite(spoil)
     done = CliRunner().invoke(main.app, ["run", "hi", "--model", str(directory), "--scan"])
     assert done.exit_code == 2 and name in " ".join(done.stderr.split())
+
+
+def test_held_weights_are_the_files_in_one_block(tmp_path: Path) -> None:
+    out = tmp_path / "llama"
+    synthesise("llama", "tiny", out, "bf16", seed=1)
+    mapped, held = load(str(out)).weights, load(str(out)).weights
+    held.hold()
+    held.hold()  # once is enough
+    assert list(held) == list(mapped) and held.nbytes == mapped.nbytes
+    for name in mapped:
+        np.testing.assert_array_equal(held[name], mapped[name])
+        assert held[name].ctypes.data % 64 == 0
+        assert not held[name].flags.writeable
+    starts = [held[name].ctypes.data for name in held]
+    assert max(starts) - min(starts) < held.nbytes + 64 * len(starts)
