@@ -1,5 +1,6 @@
 """A model's weights as its step reads them: experts stacked, tensors renamed or scaled while they
-are loaded, the rest mapped from the files. What belongs where is the family's to say."""
+are loaded, the rest mapped from the files until a run holds it. What belongs where is the family's
+to say."""
 
 import math
 from collections.abc import Iterator, Mapping

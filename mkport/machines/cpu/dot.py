@@ -17,8 +17,6 @@ from mkport.machines.cpu.vector import (
     zeros,
 )
 
-TILE_ROWS = 16  # weight rows of a tile: one output vector
-
 
 @body
 def dot_one(w, w_at, x, x_at, k, out, out_at):
