@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-import numpy as np
-
 from mkport.engine.tokenizer import Tokenizer
+from mkport.trace.trace import Trace
 
 Reason = Literal["stop", "length", "abort", "error"]
 
@@ -136,8 +135,8 @@ class EngineLike(Protocol):
 
     def reset_prefix_cache(self) -> None: ...
 
-    def timeline(self) -> list[np.ndarray]:
-        """Times of the last traced step, int64 [records, 3] a worker; empty when there is none."""
+    def timeline(self) -> Trace | None:
+        """What happened in the last traced step; None when there is none. Safe from any thread."""
         ...
 
     def close(self, drain_s: float = 0.0) -> None:
