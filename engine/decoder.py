@@ -16,7 +16,7 @@ from mkport.engine.load import LoadedModel
 from mkport.errors import UserError
 from mkport.machines.cpu.machine import CpuMachine
 from mkport.machines.cpu.memory import allocate
-from mkport.models.step import StepShape
+from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
 from mkport.plan import Graph, Schedule, deal
 from mkport.verify import verify
 
@@ -217,7 +217,8 @@ class Decoder:
 
     def _shared(self, graph: Graph) -> dict[str, np.ndarray]:
         """Weights, rotary table, page table and cache: one copy for every machine."""
-        arrays: dict[str, np.ndarray] = {"page_table": self._page_table}
+        tables = (FULL_TABLE, WINDOW_TABLE)
+        arrays = {name: self._page_table for name in tables if name in graph.tensors}
         self.model.weights.hold()
         for name, spec in graph.tensors.items():
             if name == "rope":

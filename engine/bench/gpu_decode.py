@@ -24,7 +24,7 @@ from mkport.machines.cuda.machine import CudaMachine
 from mkport.machines.cuda.nvrtc import nvrtc
 from mkport.models import family_of, parse_config
 from mkport.models.sizes import config_of
-from mkport.models.step import StepShape
+from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
 from mkport.plan import Graph, deal
 from mkport.plan.bytes import distinct, step_bytes
 from mkport.trace import Trace, render, summarise
@@ -64,13 +64,15 @@ def tensors_of(graph: Graph, shape: StepShape, table: np.ndarray, vocab: int) ->
         elif spec.kind == "state":
             arrays[name] = random_bf16(spec.shape, 1.0, seed)
     rows = shape.rows
-    pages = np.random.default_rng(0).permutation(shape.pool).astype(np.int32)
+    for name, pool in ((FULL_TABLE, shape.pool), (WINDOW_TABLE, shape.window_pool)):
+        if name in graph.tensors:
+            pages = np.random.default_rng(0).permutation(pool).astype(np.int32)
+            arrays[name] = pages[: rows * shape.pages_per_sequence].reshape(rows, -1)
     where = [(sequence, shape.context - 1) for sequence in range(rows)]
     return arrays | {
         "count": np.array([rows], np.int32),
         "tokens": np.random.default_rng(1).integers(0, vocab, rows).astype(np.int32),
         "rows": np.array(where, np.int32),
-        "page_table": pages[: rows * shape.pages_per_sequence].reshape(rows, -1),
         "logit_count": np.array([rows], np.int32),
         "logit_rows": np.arange(rows, dtype=np.int32),
     }

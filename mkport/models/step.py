@@ -24,6 +24,7 @@ from mkport.kernels.select.op import OP as SELECT
 from mkport.plan import Graph
 
 KEYS = 16  # that attention reads at a time, from one page
+FULL_TABLE, WINDOW_TABLE = "page_table", "window_page_table"  # where the pages of a sequence are
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class StepShape:
     logits: int = 1  # rows whose logits a step can give
     page: int = 64  # keys in a page of the cache, a multiple of 16
     pages: int = 0  # pages of the pool; 0: enough for every sequence's full context
+    window_pages: int = 0  # the same of the pool of layers with a window
     weights: str = "bf16"  # storage of weights: "bf16" or "f32"
     cache: str = "bf16"  # storage of the key-value cache: "bf16" or "f32"
 
@@ -56,8 +58,13 @@ class StepShape:
 
     @property
     def pool(self) -> int:
-        """Pages of the pool."""
+        """Pages of the pool of layers that see everything."""
         return self.pages or self.pages_per_sequence * self.sequences
+
+    @property
+    def window_pool(self) -> int:
+        """Pages of the pool of layers with a window."""
+        return self.window_pages or self.pages_per_sequence * self.sequences
 
     @property
     def splits(self) -> int:
@@ -96,8 +103,6 @@ class Step:
         self.tensor("count", "i32", (1,), "input")
         self.tensor("tokens", "i32", (shape.rows,), "input")
         self.tensor("rows", "i32", (shape.rows, 2), "input")  # (sequence, position)
-        table = (shape.sequences, shape.pages_per_sequence)
-        self.tensor("page_table", "i32", table, "input")
         self.tensor("logit_count", "i32", (1,), "input")
         self.tensor("logit_rows", "i32", (shape.logits,), "input")
         self.tensor("x", "f32", (shape.rows, hidden), "scratch")  # the residual stream
@@ -147,6 +152,17 @@ class Step:
         else:
             self.graph.add(RMSNORM, label, groups=1, **args)
 
+    def page_table(self, a: Heads) -> str:
+        """The page table that a layer's attention follows: each kind of layer has a pool and a
+        table of its own. Rows are sequences, columns their pages from position 0 on.
+
+        Attention never reads an entry whose keys all lie before the window of every token in the
+        step, so the page of such an entry may belong to others already.
+        """
+        name = WINDOW_TABLE if a.window else FULL_TABLE
+        shape = (self.shape.sequences, self.shape.pages_per_sequence)
+        return self.tensor(name, "i32", shape, "input")
+
     def rope_table(self, name: str, head_dim: int) -> str:
         """Cosines and sines of every position; filled by the loader."""
         return self.tensor(name, "f32", (self.shape.context, head_dim), "weight")
@@ -174,7 +190,7 @@ class Step:
             "count": "count",
             "rows": "rows",
             "rope": rope,
-            "page_table": "page_table" if cached else None,
+            "page_table": self.page_table(a) if cached else None,
             "y": None if cached else self.scratch("q", shape.rows, a.heads * a.head_dim),
             "pages": self._pages(layer, a, part) if cached else None,
             "heads": a.kv_heads if cached else a.heads,
@@ -190,7 +206,12 @@ class Step:
         return self.tensor(
             f"cache.{layer}.{part}",
             shape.cache,
-            (shape.pool, a.kv_heads, shape.page, a.head_dim),
+            (
+                shape.window_pool if a.window else shape.pool,
+                a.kv_heads,
+                shape.page,
+                a.head_dim,
+            ),
             "state",
             (shape.rows, 2, a.kv_heads * a.head_dim),
         )
@@ -235,7 +256,7 @@ class Step:
             f"layer {layer} / attention",
             count="count",
             rows="rows",
-            page_table="page_table",
+            page_table=self.page_table(a),
             q="q",
             k_pages=self._pages(layer, a, "k"),
             v_pages=self._pages(layer, a, "v"),

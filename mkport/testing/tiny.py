@@ -10,7 +10,7 @@ from mkport.declare.case import stored
 from mkport.library import all_ops
 from mkport.models import family_of, llama, parse_config, rope
 from mkport.models.sizes import TINY
-from mkport.models.step import StepShape
+from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
 from mkport.plan import Graph
 
 SHAPE = StepShape(rows=6, context=320, sequences=3, logits=4, page=16)
@@ -73,12 +73,14 @@ def fill(graph: Graph, shape: StepShape, rng: np.random.Generator) -> dict[str, 
     positions = [(0, 3), (1, 255), (1, 256), (2, 300), (2, 301)][: shape.rows - 1]
     rows = np.full((shape.rows, 2), -1, np.int32)
     rows[: len(positions)] = positions
-    pages = rng.permutation(shape.pool).astype(np.int32)
+    for name, pool in ((FULL_TABLE, shape.pool), (WINDOW_TABLE, shape.window_pool)):
+        if name in graph.tensors:
+            table = rng.permutation(pool)[: shape.sequences * shape.pages_per_sequence]
+            arrays[name] = table.astype(np.int32).reshape(shape.sequences, -1)
     return arrays | {
         "count": np.array([len(positions)], np.int32),
         "tokens": rng.integers(0, LLAMA.vocab, shape.rows).astype(np.int32),
         "rows": rows,
-        "page_table": pages.reshape(shape.sequences, -1),
         "logit_count": np.array([3], np.int32),
         "logit_rows": np.array([0, 2, 4, 0], np.int32)[: shape.logits],
     }
