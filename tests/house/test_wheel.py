@@ -12,7 +12,7 @@ import pytest
 from mkport.testing import FORMS
 
 ROOT = Path(__file__).parents[2]
-CARRIED = {".py", ".cu", ".cuh", ".h", ".json", ".txt"}
+CARRIED = {".css", ".cu", ".cuh", ".h", ".html", ".js", ".json", ".py", ".txt"}
 
 
 @pytest.fixture(scope="module")
