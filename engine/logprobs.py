@@ -1,0 +1,47 @@
+"""Log probabilities of chosen tokens and their rivals, from the logits as the model gave them: no
+penalty, ban or temperature has touched them. How they are written for a client is the server's."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from mkport.engine.request import TokenLogprob
+from mkport.engine.sampling import NotFinite, greatest_k
+
+FLOOR = -9999.0  # stands for minus infinity, which JSON cannot hold
+
+
+def token_logprob(logits: np.ndarray, token: int, top: int, position: int) -> TokenLogprob:
+    """The log probability of `token` and of the `top` likeliest, from a float32 row [vocab].
+
+    Raises NotFinite, naming the position, for a row that holds NaN or infinity.
+    """
+    greatest = logits.max()
+    if not math.isfinite(greatest):
+        raise NotFinite(position)
+    # pairwise float32 sums would do for one row, but float64 keeps rows of any width alike
+    total = float(np.exp(logits - greatest).sum(dtype=np.float64))
+    base = float(greatest) + math.log(total)
+
+    def of(index: int) -> float:
+        return max(float(logits[index]) - base, FLOOR)
+
+    rivals: list[tuple[int, float]] = []
+    if top:
+        likeliest = greatest_k(logits, min(top, logits.size))
+        likeliest = likeliest[np.argsort(-logits[likeliest], kind="stable")]
+        rivals = [(int(i), of(i)) for i in likeliest]
+    return TokenLogprob(token, of(token), tuple(rivals))
+
+
+def prompt_logprobs(
+    logits: np.ndarray, tokens: Sequence[int], top: int, first: int = 0
+) -> list[TokenLogprob]:
+    """The log probability of each prompt token given those before it.
+
+    `logits` is float32 [rows, vocab]; row i is that of position `first` + i, followed by
+    `tokens[i]`.
+    """
+    rows = zip(logits, tokens, strict=True)
+    return [token_logprob(row, token, top, first + i) for i, (row, token) in enumerate(rows)]

@@ -1,0 +1,271 @@
+"""How a row of logits becomes a token, every field of a request's sampling, in this order:
+
+1. repetition penalty (prompt and output), frequency and presence penalty (output), logit_bias;
+2. tokens that would end the output too early are taken out (min_tokens), then those that the
+   grammar forbids; a grammar that allows only an end outranks min_tokens;
+3. temperature 0 (or below noise.COLD): the greatest logit, the lowest id among equals;
+4. else logits / temperature, then min_p, top_k, top_p, each on what the one before left;
+5. the draw, by the noise of `noise`: it depends on (seed, choice, position) and this row alone.
+
+Log probabilities are in `logprobs`, grammars in `grammar`, when to stop in `text` and the core."""
+
+import math
+import secrets
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from mkport.engine import noise
+from mkport.engine.request import Sampling
+
+CHUNK = 64  # logits whose greatest stands for them when the k greatest of all are sought
+BUCKETS = 4096  # into which top_p sorts logits by size
+TINY = 1e-30
+FEW = 16  # up to this part of a vocabulary, noise is drawn one by one
+
+
+class RowError(Exception):
+    """One row of logits gives no token; only its request ends. The message is for its client."""
+
+
+class NotFinite(RowError):
+    """A logit is NaN or infinite."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(
+            f"The logits at position {position} are not finite: the weights hold NaN or infinity, "
+            f"or the cache type is too narrow for this model."
+        )
+
+
+class NothingAllowed(RowError):
+    """Grammar and bans together leave no token."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(
+            f"The grammar and the other constraints leave no token to choose at position "
+            f"{position}."
+        )
+
+
+class _Tally:
+    """How often each of some token ids came, kept as arrays so that few are touched a step."""
+
+    def __init__(self, ids: Sequence[int] = ()) -> None:
+        self._slots: dict[int, int] = {}
+        self._ids = np.empty(64, np.int64)
+        self._counts = np.zeros(64, np.float32)
+        for token in ids:
+            self.add(token)
+
+    def add(self, token: int) -> None:
+        slot = self._slots.setdefault(token, len(self._slots))
+        if slot == len(self._ids):
+            self._ids = np.concatenate((self._ids, np.empty_like(self._ids)))
+            self._counts = np.concatenate((self._counts, np.zeros_like(self._counts)))
+        self._ids[slot] = token
+        self._counts[slot] += 1
+
+    @property
+    def ids(self) -> np.ndarray:  # [distinct] int64
+        return self._ids[: len(self._slots)]
+
+    @property
+    def counts(self) -> np.ndarray:  # [distinct] float32
+        return self._counts[: len(self._slots)]
+
+
+class Sampler:
+    """Chooses the tokens of one choice of a request.
+
+    `ends` are the token ids that would end it (the model's and the request's own), `seed` is the
+    request's, or one from `draw_seed`.
+    """
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompt: Sequence[int] = (),
+        choice: int = 0,
+        seed: int = 0,
+        ends: Collection[int] = (),
+    ) -> None:
+        self.sampling, self.choice, self.seed = sampling, choice, seed
+        self.produced = 0  # tokens accepted so far
+        self._ends = np.array(sorted({*ends, *sampling.stop_token_ids}), np.int64)
+        self._bias_ids = np.array(list(sampling.logit_bias), np.int64)
+        self._biases = np.array(list(sampling.logit_bias.values()), np.float32)
+        self._repeats = sampling.repetition_penalty != 1.0
+        self._counts = bool(sampling.frequency_penalty or sampling.presence_penalty)
+        self._all = _Tally(prompt if self._repeats else ())
+        self._output = _Tally()
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the greatest logit is always taken."""
+        return self.sampling.temperature < noise.COLD
+
+    @property
+    def edits(self) -> bool:
+        """Whether the next row's logits are changed before the choice, a grammar apart."""
+        early = len(self._ends) > 0 and self.produced < self.sampling.min_tokens
+        return self._repeats or self._counts or len(self._bias_ids) > 0 or early
+
+    @property
+    def truncates(self) -> bool:
+        """Whether min_p, top_k or top_p may leave tokens out."""
+        s = self.sampling
+        return not self.greedy and (s.min_p > 0 or s.top_k > 0 or s.top_p < 1)
+
+    def choose(self, logits: np.ndarray, mask: np.ndarray | None, position: int) -> int:
+        """The token after `position`, from its row of logits: float32 [vocab], left unchanged.
+
+        `mask` has a bit for each token that may come, as a grammar's matcher fills it: 32-bit
+        words, the lowest bit first; ids past its end may not. The token counts as accepted.
+        Raises NotFinite or NothingAllowed.
+        """
+        token = self._draw(self._edited(logits, mask, position), position)
+        self.accept(token)
+        return token
+
+    def accept(self, token: int) -> None:
+        """Counts a token that was chosen elsewhere (on a device); `choose` counts its own."""
+        self.produced += 1
+        if self._repeats:
+            self._all.add(token)
+        if self._counts:
+            self._output.add(token)
+
+    def _edited(self, logits: np.ndarray, mask: np.ndarray | None, position: int) -> np.ndarray:
+        """The row after penalties, bias and bans; the row itself when none applies."""
+        if not self.edits and mask is None:
+            return logits
+        if not math.isfinite(logits.max()):  # before a mask hides it
+            raise NotFinite(position)
+        row, s = logits.copy(), self.sampling
+        if self._repeats:
+            seen, penalty = self._all.ids, np.float32(s.repetition_penalty)
+            row[seen] = np.where(row[seen] > 0, row[seen] / penalty, row[seen] * penalty)
+        if self._counts:
+            counts = self._output.counts * np.float32(s.frequency_penalty)
+            row[self._output.ids] -= counts + np.float32(s.presence_penalty)
+        row[self._bias_ids] += self._biases
+        early = self._ends if self.produced < s.min_tokens else self._ends[:0]
+        kept = row[early]
+        row[early] = -np.inf
+        if mask is not None:
+            allowed = _bits(mask, row.size)
+            row[~allowed] = -np.inf
+            if len(early) and row.max() == -np.inf:
+                row[early] = np.where(allowed[early], kept, -np.inf)
+        return row
+
+    def _draw(self, row: np.ndarray, position: int) -> int:
+        if self.greedy:
+            return checked_greatest(row, int(row.argmax()), position)
+        s = self.sampling
+        scores = row / np.float32(s.temperature)
+        greatest = scores.max()
+        if not math.isfinite(greatest):
+            raise NothingAllowed(position) if greatest == -np.inf else NotFinite(position)
+        if not self.truncates:
+            return noise.race(scores, self.seed, self.choice, position)
+        ids = survivors(scores, s.min_p, s.top_k, s.top_p)
+        if ids.size > scores.size // FEW:
+            left = np.full_like(scores, -np.inf)
+            left[ids] = scores[ids]
+            return noise.race(left, self.seed, self.choice, position)
+        sums = scores[ids] + noise.gumbel(ids, self.seed, self.choice, position)
+        return int(ids[sums.argmax()])
+
+
+def choose_all(
+    samplers: Sequence[Sampler],
+    logits: np.ndarray,
+    masks: Sequence[np.ndarray | None],
+    positions: Sequence[int],
+) -> list[int | RowError]:
+    """`choose` for each row of float32 logits [rows, vocab]; a row's error stands in its place."""
+    greatest = logits.argmax(axis=1) if any(s.greedy for s in samplers) else None
+
+    def one(row: int) -> int | RowError:
+        sampler, mask = samplers[row], masks[row]
+        try:
+            if greatest is None or not sampler.greedy or sampler.edits or mask is not None:
+                return sampler.choose(logits[row], mask, positions[row])
+            token = checked_greatest(logits[row], int(greatest[row]), positions[row])
+        except RowError as error:
+            return error
+        sampler.accept(token)
+        return token
+
+    return [one(row) for row in range(len(samplers))]
+
+
+def draw_seed() -> int:
+    """A seed for a request that brings none: an int64 from the system's randomness."""
+    return secrets.randbits(64) - (1 << 63)
+
+
+def checked_greatest(row: np.ndarray, index: int, position: int) -> int:
+    """`index`, the row's argmax, which is a NaN's where there is one. Raises RowError."""
+    value = row[index]
+    if math.isfinite(value):
+        return index
+    raise NothingAllowed(position) if value == -np.inf else NotFinite(position)
+
+
+def survivors(scores: np.ndarray, min_p: float, top_k: int, top_p: float) -> np.ndarray:
+    """The ids, ascending, that min_p, then top_k, then top_p leave of finite-topped scores [vocab].
+
+    min_p keeps what is at least min_p times as likely as the likeliest; top_k exactly k (0: all);
+    top_p the fewest whose probabilities, renormalised after top_k, reach top_p. Lower ids win ties.
+    """
+    ids = np.arange(scores.size)
+    if min_p > 0:
+        ids = np.flatnonzero(scores >= scores.max() + np.float32(math.log(min_p)))
+    if 0 < top_k < ids.size:
+        ids = ids[greatest_k(scores[ids], top_k)]
+    if top_p < 1:
+        ids = ids[_nucleus(scores[ids], top_p)]
+    return ids
+
+
+def greatest_k(values: np.ndarray, k: int) -> np.ndarray:
+    """Indices, ascending, of the k greatest of float32 [n], k <= n; lower indices win ties."""
+    whole = values.size // CHUNK
+    if k <= whole // 4:
+        # k chunks hold a value of at least the k-th greatest chunk's greatest: few others do
+        tops = values[: whole * CHUNK].reshape(whole, CHUNK).max(axis=1)
+        limit = np.partition(tops, whole - k)[whole - k]
+    else:
+        limit = np.partition(values, values.size - k)[values.size - k]
+    among = np.flatnonzero(values >= limit)
+    order = np.argsort(-values[among], kind="stable")[:k]
+    return np.sort(among[order])
+
+
+def _nucleus(values: np.ndarray, top_p: float) -> np.ndarray:
+    """Indices, ascending, of the fewest values whose share of the softmax reaches top_p."""
+    weights = np.exp(values - values.max())
+    total = weights.sum(dtype=np.float64)
+    needed = top_p * total
+    # weights below (total - needed) / n are together less than total - needed: the rest suffices
+    among = np.flatnonzero(weights >= (total - needed) / weights.size)
+    values, weights = values[among], weights[among]
+    # sorted into buckets by value, the greatest first, only the bucket where it is reached matters
+    depth = values.max() - values
+    bucket = (depth * ((BUCKETS - 1) / max(depth.max(), TINY))).astype(np.int64)
+    reached = np.cumsum(np.bincount(bucket, weights, BUCKETS))
+    last = min(int(np.searchsorted(reached, needed)), BUCKETS - 1)
+    edge = np.flatnonzero(bucket == last)
+    edge = edge[np.argsort(-weights[edge], kind="stable")]
+    inside = (reached[last - 1] if last else 0.0) + np.cumsum(weights[edge], dtype=np.float64)
+    edge = edge[: int(np.searchsorted(inside, needed)) + 1]
+    return among[np.sort(np.concatenate((np.flatnonzero(bucket < last), edge)))]
+
+
+def _bits(mask: np.ndarray, vocab: int) -> np.ndarray:
+    """A mask's bits as bool [vocab]."""
+    bits = np.unpackbits(mask.view(np.uint8), count=min(vocab, 32 * mask.size), bitorder="little")
+    return np.pad(bits, (0, vocab - bits.size)).astype(bool)
