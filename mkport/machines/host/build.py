@@ -17,7 +17,7 @@ from mkport.cache import cache_dir
 from mkport.errors import UserError
 
 HERE = Path(__file__).parent
-HEADERS = ("fiber.h", "world.h", "device.h", "ordinary.h")
+HEADERS = ("fiber.h", "world.h", "device.h", "names.h", "ordinary.h")
 MESSAGE_BYTES = 1 << 16
 
 
@@ -57,7 +57,7 @@ def shared_object(
             "The host build needs a C++ compiler and found neither g++ nor clang++: install one, "
             "or set CXX to its path."
         )
-    flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-DMK_HOST", "-w"]
+    flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", "-DMK_HOST", "-w"]
     flags += [f"-I{HERE}", "-include", "ordinary.h" if ordinary else "device.h"]
     if sanitize:
         flags += ["-g", f"-fsanitize={sanitize}", "-fno-sanitize-recover=undefined"]

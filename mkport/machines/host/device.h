@@ -323,6 +323,48 @@ inline void mk_ring_drain(mk_barrier* full, int parity) {
   }
 }
 
+// What names.h is written in.
+
+inline void mk_meet(unsigned mask, const char* what, int line, void* given, mk_host::Act act) {
+  mk_host::meet_some(mask, what, line, given, act);
+}
+inline void mk_may_leave() { mk_host::maybe_leave(); }
+inline unsigned mk_present() { return mk_host::warp->present; }
+inline void mk_junk(void* to, size_t bytes) { memset(to, 0xff, bytes); }
+inline void mk_atomic(void*, size_t, bool, int) {}
+inline long long mk_ticks() { return mk_now_ns(); }
+[[noreturn]] inline void mk_fault(const char* what) { mk_host::fault("%s", what); }
+inline void mk_product16(float* d, const unsigned* a, unsigned b0, unsigned b1) {
+  mk_mma(*reinterpret_cast<float(*)[4]>(d), *reinterpret_cast<const unsigned(*)[4]>(a), b0, b1);
+}
+inline void mk_matrix4(unsigned* m, const void* row) {
+  mk_load_matrix4(*reinterpret_cast<unsigned(*)[4]>(m), row);
+}
+inline unsigned mk_turned8(unsigned pair) { return mk_transpose(pair); }
+
+// A thread's own copies of 16 bytes in the background: NaN until they are waited for.
+inline void mk_copy16(void* to, const void* from) {
+  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 16)
+    mk_host::fault("copy16 needs addresses that are multiples of 16");
+  memset(to, 0xff, 16);
+  mk_host::Lane& l = mk_host::self();
+  l.pending.push_back({static_cast<char*>(to), static_cast<const char*>(from), l.group});
+}
+inline void mk_end_copies() { mk_host::self().group++; }
+inline void mk_wait_copies(int groups) {  // until at most so many groups are under way
+  mk_host::Lane& l = mk_host::self();
+  size_t done = 0;
+  while (done < l.pending.size() && l.pending[done].group < l.group - groups) {
+    memcpy(l.pending[done].to, l.pending[done].from, 16);
+    done++;
+  }
+  l.pending.erase(l.pending.begin(), l.pending.begin() + done);
+}
+inline void mk_drain_copies() {
+  mk_end_copies();
+  mk_wait_copies(0);
+}
+
 // The way in: MK_HOST_ENTRY(kernel) defines host_<kernel>, which takes pointers to the arguments.
 
 namespace mk_host {

@@ -26,24 +26,47 @@ struct Mbarrier {
 static_assert(sizeof(Mbarrier) == 8, "an mbarrier is 8 bytes");
 constexpr uint64_t kNoBytes = 1 << 29;
 
-enum class Wait { none, warp, named, mbarrier, counter, done };
+enum class Wait { none, warp, named, mbarrier, counter, meeting, done };
+
+// 16 bytes that a thread copies in the background.
+struct Pending {
+  char* to;
+  const char* from;
+  int group;
+};
 
 struct Lane {
   Fiber fiber;
   Wait wait = Wait::none;
   uint64_t generation = 0;         // of the warp's or the named barrier's meeting
   int id = 0;                      // named barrier, or parity of an mbarrier
-  const void* where = nullptr;     // mbarrier or counter
+  const void* where = nullptr;     // mbarrier, counter, or the generation of a meeting
   int32_t wanted = 0;              // of a counter
+  std::vector<Pending> pending;
+  int group = 0;                   // of the next copies
+};
+
+using Act = void (*)(void** given, uint32_t lanes);
+
+// Some lanes of a warp on their way to one meeting.
+struct Group {
+  uint32_t mask = 0, met = 0;
+  const char* what = "";
+  int line = 0;  // of the call, where it is known
+  Act act = nullptr;
+  uint64_t generation = 0;
+  void* given[kLanes] = {};
 };
 
 struct Warp {
   int worker = 0, index = 0, live = kLanes;
+  uint32_t present = ~0u;  // lanes that are there and have not ended
   Lane lanes[kLanes];
   const char* meeting = "";  // what the lanes meet for
   int met = 0;
   uint64_t generation = 0;
   void* given[kLanes] = {};
+  Group groups[kLanes];
 };
 
 struct Named {
@@ -76,6 +99,8 @@ struct World {
   uint64_t dice = 1;
   int64_t ticks = 0;
   bool aborted = false, preempted = false;
+  void (*met)(const Group& group) = nullptr;  // told of each meeting of some lanes
+  void (*ended)() = nullptr;                  // told of each lane that ends
   std::string message, fault;
 
   uint32_t roll(uint32_t sides) {  // xorshift64*
@@ -137,6 +162,44 @@ void meet(const char* what, void* given, All all) {
   leave();
 }
 
+inline bool end_meeting(Group& g) {
+  const uint32_t wanted = g.mask & warp->present;
+  if (!g.met || (g.met & wanted) != wanted) return false;
+  g.act(g.given, g.met);
+  if (world->met) world->met(g);
+  g.met = 0;
+  g.generation++;
+  return true;
+}
+
+// The lanes in `mask` meet, but for those that have ended; the last one does `act` with what each
+// has given. `line` says where the call is, 0 where nobody knows.
+inline void meet_some(uint32_t mask, const char* what, int line, void* given, Act act) {
+  Warp& w = *warp;
+  if (!(mask >> lane & 1)) fault("%s with the mask %08x, which leaves out the caller", what, mask);
+  Group* group = nullptr;
+  for (Group& g : w.groups) {
+    if (g.met && g.mask == mask) group = &g;
+    if (g.met && g.mask != mask && (g.mask & mask & w.present))
+      fault("the lanes slipped: %s for the lanes %08x here (line %d), %s for the lanes %08x in "
+            "another lane of the warp (line %d)", what, mask, line, g.what, g.mask, g.line);
+  }
+  for (Group& g : w.groups)
+    if (!group && !g.met) group = &g;
+  Group& g = *group;
+  if (g.met && strcmp(g.what, what) != 0)
+    fault("the lanes slipped: %s here (line %d), %s in another lane of the warp (line %d)", what,
+          line, g.what, g.line);
+  g.mask = mask, g.what = what, g.act = act, g.line = line;
+  g.given[lane] = given;
+  g.met |= 1u << lane;
+  if (end_meeting(g)) return;
+  self().wait = Wait::meeting;
+  self().where = &g.generation;
+  self().generation = g.generation;
+  leave();
+}
+
 inline bool over(const Mbarrier& b, int parity) { return static_cast<int>(b.phase) != parity; }
 
 inline void advance(Mbarrier& b) {
@@ -157,6 +220,7 @@ inline bool ready(const Warp& w, const Lane& l) {
       const uint32_t seen = *static_cast<const uint32_t*>(l.where);
       return world->aborted || static_cast<int32_t>(seen - static_cast<uint32_t>(l.wanted)) >= 0;
     }
+    case Wait::meeting: return *static_cast<const uint64_t*>(l.where) != l.generation;
     case Wait::done: return false;
   }
   return false;
@@ -182,6 +246,11 @@ inline std::string describe(const Warp& w) {
     const char* what = "can move";
     char detail[100] = "";
     if (l.wait == Wait::warp) what = "waits in the warp for ", snprintf(detail, 100, "%s", w.meeting);
+    for (const Group& g : w.groups)
+      if (l.wait == Wait::meeting && l.where == &g.generation) {
+        what = "waits in the warp for ";
+        snprintf(detail, 100, "%s of the lanes %08x (%08x are there)", g.what, g.mask, g.met);
+      }
     if (l.wait == Wait::named) {
       const Named& n = world->workers[w.worker].named[l.id];
       what = "waits at ";
@@ -285,6 +354,9 @@ inline void start_lane() {
   self().wait = Wait::done;
   if (warp->met) fault("a lane ends while others wait in the warp for %s", warp->meeting);
   warp->live--;
+  warp->present &= ~(1u << lane);
+  for (Group& g : warp->groups) end_meeting(g);
+  if (world->ended) world->ended();
   leave(true);
 }
 

@@ -1,0 +1,85 @@
+// For a CUDA file that knows nothing of mkport, compiled for a CPU: the names that CUDA gives it.
+// Every load and store goes through the hooks of original_run.h, which is compiled apart, since
+// the hooks must not watch themselves.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tuple>
+#include <utility>
+
+#define __global__
+#define __device__
+#define __forceinline__ __attribute__((unused))
+#define __launch_bounds__(...)
+#define __shared__ thread_local  // one thread of the system runs all blocks, one after another
+#define MK_PLAIN __attribute__((no_sanitize("thread")))
+
+typedef void (*MkAct)(void** given, uint32_t lanes);
+extern "C" {
+int mk_thread() __attribute__((const));
+int mk_lane() __attribute__((const));
+void mk_meet(unsigned mask, const char* what, int line, void* given, MkAct act);
+void mk_may_leave();
+unsigned mk_present();
+void mk_junk(void* to, size_t bytes);
+void mk_atomic(void* p, size_t bytes, bool order_matters, int line);
+void mk_touch(const void* p, size_t bytes, bool write);
+long long mk_ticks();
+[[noreturn]] void mk_fault(const char* what);
+struct MkSync {
+  int any, all, count;
+};
+MkSync mk_sync(int p, int line);
+struct MkIndex3 {
+  unsigned x, y, z;
+};
+MkIndex3 mk_index(int which) __attribute__((const));  // thread, block, block's size, grid's
+void mk_product16(float* d, const unsigned* a, unsigned b0, unsigned b1);
+void mk_matrix4(unsigned* m, const void* row);
+unsigned mk_turned8(unsigned pair);
+void mk_copy16(void* to, const void* from);
+void mk_end_copies();
+void mk_wait_copies(int groups);
+}
+
+#include "names.h"
+
+inline uint3 mk_index3(int which) {
+  const MkIndex3 i = mk_index(which);
+  return {i.x, i.y, i.z};
+}
+#define threadIdx (mk_index3(0))
+#define blockIdx (mk_index3(1))
+#define blockDim (dim3(mk_index3(2)))
+#define gridDim (dim3(mk_index3(3)))
+
+inline void __syncthreads(MK_LINE) { mk_sync(0, line); }
+inline int __syncthreads_or(int p, MK_LINE) { return mk_sync(p, line).any; }
+inline int __syncthreads_and(int p, MK_LINE) { return mk_sync(p, line).all; }
+inline int __syncthreads_count(int p, MK_LINE) { return mk_sync(p, line).count; }
+
+// The way in: a kernel by its place, called with pointers to its arguments.
+struct MkKernel {
+  void (*call)(void** args);
+  const int* sizes;  // of the arguments, in bytes
+  int count;
+};
+template <class... A>
+struct MkCaller {
+  template <void (*kernel)(A...), size_t... I>
+  static void run(void** args, std::index_sequence<I...>) {
+    kernel(*static_cast<std::remove_reference_t<A>*>(args[I])...);
+  }
+};
+template <class K, K kernel>
+struct MkEntry;
+template <class... A, void (*kernel)(A...)>
+struct MkEntry<void (*)(A...), kernel> {
+  static void call(void** args) {
+    MkCaller<A...>::template run<kernel>(args, std::index_sequence_for<A...>());
+  }
+  static constexpr int sizes[sizeof...(A) + 1] = {int(sizeof(A))..., 0};
+  static MkKernel entry() { return {call, sizes, int(sizeof...(A))}; }
+};
+#define MK_ENTRY(...) MkEntry<decltype(&__VA_ARGS__), &__VA_ARGS__>::entry()
