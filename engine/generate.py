@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mkport.engine.decoder import Decoder
-from mkport.engine.tokenizer import StreamDecoder
+from mkport.engine.text import StreamDecoder
 from mkport.errors import UserError
 
 

@@ -2,6 +2,7 @@
 The `tokenizers` library does the splitting; nothing here knows a model."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ import tokenizers
 
 from mkport.engine import template
 from mkport.engine.jsonfile import read_optional_json
+from mkport.engine.token_bytes import TokenBytes
 from mkport.errors import UserError
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
-REPLACEMENT = "\ufffd"  # what a decoder writes for bytes that are not (yet) a character
 
 
 class Tokenizer:
@@ -62,6 +63,28 @@ class Tokenizer:
         """Number of token ids, added tokens included."""
         return int(self._backend.get_vocab_size(with_added_tokens=True))
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the vocabulary's longest token; a text has at most so many times its
+        tokens."""
+        return max(map(len, self._backend.get_vocab()), default=1)
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of tokens that are not text, such as those that end a turn."""
+        added = self._backend.get_added_tokens_decoder()
+        return frozenset(i for i, token in added.items() if token.special)
+
+    @cached_property
+    def token_bytes(self) -> TokenBytes:
+        """The exact bytes of a token id, by a call."""
+        return TokenBytes(self._backend)
+
+    @property
+    def chat_template(self) -> str | None:
+        """The source of the usual template."""
+        return self._templates.get("default")
+
     @property
     def has_chat_template(self) -> bool:
         """Whether the checkpoint says how a conversation is written."""
@@ -79,7 +102,9 @@ class Tokenizer:
             raise UserError(
                 f"The text is not valid Unicode at character {error.start}. Send it as UTF-8."
             ) from error
-        return list(self._backend.encode(text, add_special_tokens=add_special).ids)
+        # unlike `encode`, the batch call lets other threads run
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special)
+        return list(encoding.ids)
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of token ids; special tokens are left out unless `skip_special` is false."""
@@ -111,38 +136,6 @@ class Tokenizer:
             "add_generation_prompt": add_generation_prompt,
         }
         return template.render(source, {**self._named_tokens, **given, **variables})
-
-
-class StreamDecoder:
-    """Decodes a growing list of ids piece by piece. Joined, the pieces are `decode` of all ids;
-    none ends inside a UTF-8 character: bytes that may still become one wait for their rest."""
-
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True) -> None:
-        self._tokenizer = tokenizer
-        self._skip_special = skip_special
-        self._ids: list[int] = []  # the ids of the piece before, then those not yet shown
-        self._shown = 0  # how many of them are of the piece before
-
-    def push(self, token: int) -> str:
-        """The text that `token` completes; empty while a character is unfinished."""
-        self._ids.append(token)
-        piece = self._pending()
-        if not piece or piece.endswith(REPLACEMENT):
-            return ""
-        del self._ids[: self._shown]
-        self._shown = len(self._ids)
-        return piece
-
-    def finish(self) -> str:
-        """What is left at the end; an unfinished character shows as U+FFFD."""
-        piece = self._pending()
-        self._ids, self._shown = [], 0
-        return piece
-
-    def _pending(self) -> str:
-        # the piece before stays in view because some tokenizers decode a first token differently
-        before = self._tokenizer.decode(self._ids[: self._shown], self._skip_special)
-        return self._tokenizer.decode(self._ids, self._skip_special)[len(before) :]
 
 
 def _token_text(value: Any) -> str | None:
