@@ -3,7 +3,8 @@ are loaded, the rest mapped from the files until a run holds it. What belongs wh
 to say."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -23,32 +24,76 @@ from mkport.models.tensors import Index, Pieces, piece_shapes
 SCAN_AT_ONCE = 1 << 20  # elements that a scan looks at together; its scratch stays in the cache
 
 
+@dataclass(frozen=True)
+class Apart:
+    """A tensor that the files hold in pieces. Reading one raises UserError for NaN or infinity."""
+
+    directory: Path
+    files: Weights
+    shape: tuple[int, ...]
+    pieces: Mapping[str, Index]  # a file's tensor -> where in this one it belongs
+
+    def parts(self) -> Iterator[tuple[Index, np.ndarray]]:
+        """Each piece's place, and the piece, mapped from its file if its dtype is the one asked
+        for."""
+        for name, place in self.pieces.items():
+            piece = self.files[name]
+            refuse_not_finite(self.directory, name, piece)
+            yield place, piece
+
+    def whole(self, done: Callable[[], object] = lambda: None) -> np.ndarray:
+        """The tensor, allocated once and filled from the files; `done` is called after a piece."""
+        array = np.empty(self.shape, np.uint16 if self.files.dtype == "bf16" else np.float32)
+        for name, place in self.pieces.items():
+            part = array[place]
+            self.files.read_into(name, part)
+            refuse_not_finite(self.directory, name, part)
+            done()
+        return array
+
+
 class ModelWeights(Mapping[str, np.ndarray]):
     """The tensors of a step by name: bfloat16 bits as uint16 ("bf16"), or float32 ("f32").
 
     A tensor of a file is a read-only view, as in `Weights`, until `hold` is called; one that was
     put together is an array that lives as long as this object. A scaled vector is float32 whatever
-    the dtype.
+    the dtype. A tensor that was left in pieces is put together by `hold`, or whenever it is asked
+    for by name; `parts` gives its pieces.
     """
 
     def __init__(
-        self, files: Weights, stored: Mapping[str, str], made: Mapping[str, np.ndarray]
+        self,
+        files: Weights,
+        stored: Mapping[str, str],
+        made: Mapping[str, np.ndarray],
+        apart: Mapping[str, Apart] | None = None,
     ) -> None:
         self.dtype = files.dtype
         self._files = files
         self._stored = stored  # a step's tensor -> the file's tensor that it is a view of
         self._made = made
+        self._apart = apart or {}
 
     def __getitem__(self, name: str) -> np.ndarray:
+        if name in self._apart:
+            return self._apart[name].whole()
         array = self._made.get(name)
         return self._files[self._stored[name]] if array is None else array
 
     def __iter__(self) -> Iterator[str]:
         yield from self._stored
         yield from self._made
+        yield from self._apart
 
     def __len__(self) -> int:
-        return len(self._stored) + len(self._made)
+        return len(self._stored) + len(self._made) + len(self._apart)
+
+    def parts(self, name: str) -> Iterator[tuple[Index, np.ndarray]]:
+        """A tensor piece by piece: each one's place in it, and the piece, to be copied at once."""
+        if name in self._apart:
+            yield from self._apart[name].parts()
+        else:
+            yield (), self[name]
 
     def hold(self) -> None:
         """Reads every tensor that is still a view of a file into one block of memory, once.
@@ -57,6 +102,8 @@ class ModelWeights(Mapping[str, np.ndarray]):
         whose pages are small. The bytes come from the files, not through the maps, so they are
         never resident twice.
         """
+        self._made = {**self._made, **{name: apart.whole() for name, apart in self._apart.items()}}
+        self._apart = {}
         if not self._stored:
             return
         item = np.dtype(np.uint16 if self.dtype == "bf16" else np.float32)
@@ -86,34 +133,36 @@ def assemble(
     dtype: str | None = None,
     progress: Progress | None = None,
     scan: bool = False,
+    stack: bool = True,
 ) -> ModelWeights:
     """Open a model directory and put together what its step reads.
 
     A stacked tensor is allocated once and filled from the files, one published tensor after the
-    other, so that no weight is ever resident twice. `progress` is told after each. Raises UserError
-    for whatever `open_weights` refuses, and for NaN or infinity in a tensor that is copied (in any,
-    with `scan`).
+    other, so that no weight is ever resident twice. `progress` is told after each. With `stack`
+    False it is left in pieces, for a device that they are copied to. Raises UserError for whatever
+    `open_weights` refuses, and for NaN or infinity in a tensor that is copied (in any, with
+    `scan`).
     """
     files, in_pieces = _open(directory, family, config, dtype)
     shapes: dict[str, tuple[int, ...]] = family.tensor_shapes(config)
     stored = {name: name for name in shapes}
-    to_stack: dict[str, Mapping[str, Index]] = {}
+    apart: dict[str, Apart] = {}
     for name, pieces in in_pieces.items():
         if list(pieces.values()) == [()]:
             stored[name] = next(iter(pieces))
         else:
-            to_stack[name] = pieces
+            apart[name] = Apart(directory, files, shapes[name], pieces)
     scales: dict[str, float] = family.scales(config)
-    made = _stack(directory, files, shapes, to_stack, progress)
+    made = _stack(apart, progress) if stack else {}
     for name, scale in scales.items():
         made[name] = _scaled(files[stored[name]], scale)
-    stored = {name: source for name, source in stored.items() if name not in made}
+    stored = {n: source for n, source in stored.items() if n not in made and n not in apart}
     if scan:
         for source in stored.values():
             refuse_not_finite(directory, source, files[source])
     for array in made.values():
         array.flags.writeable = False
-    return ModelWeights(files, stored, made)
+    return ModelWeights(files, stored, made, None if stack else apart)
 
 
 def check(directory: Path) -> None:
@@ -152,25 +201,16 @@ def _refuse_too_few(directory: Path, config: DecoderConfig, entries: Mapping[str
             )
 
 
-def _stack(
-    directory: Path,
-    files: Weights,
-    shapes: Mapping[str, tuple[int, ...]],
-    to_stack: Mapping[str, Mapping[str, Index]],
-    progress: Progress | None,
-) -> dict[str, np.ndarray]:
-    made: dict[str, np.ndarray] = {}
-    total, done = sum(len(pieces) for pieces in to_stack.values()), 0
-    for name, pieces in to_stack.items():
-        made[name] = np.empty(shapes[name], np.uint16 if files.dtype == "bf16" else np.float32)
-        for piece, place in pieces.items():
-            part = made[name][place]
-            files.read_into(piece, part)
-            refuse_not_finite(directory, piece, part)
-            done += 1
-            if progress is not None:
-                progress(done, total)
-    return made
+def _stack(apart: Mapping[str, Apart], progress: Progress | None) -> dict[str, np.ndarray]:
+    total, seen = sum(len(tensor.pieces) for tensor in apart.values()), 0
+
+    def done() -> None:
+        nonlocal seen
+        seen += 1
+        if progress is not None:
+            progress(seen, total)
+
+    return {name: tensor.whole(done) for name, tensor in apart.items()}
 
 
 def _scaled(array: np.ndarray, scale: float) -> np.ndarray:

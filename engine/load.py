@@ -36,10 +36,12 @@ def load(
     dtype: str | None = None,
     progress: Progress | None = None,
     scan: bool = False,
+    stack: bool = True,
 ) -> LoadedModel:
     """Find and open a model; see `resolve` for what `model` may be.
 
     `dtype` is "bf16" or "f32"; None keeps what a directory's files hold, and makes bf16 of a GGUF.
+    With `stack` False experts that the files hold one by one are left so, to be copied to a device.
     `scan` looks for NaN and infinity in every weight, which reads them all; without it only those
     are looked at that are copied anyway (stacked experts).
     Raises UserError when anything is missing, damaged or not implemented.
@@ -50,7 +52,7 @@ def load(
         family, config = family_of(raw), parse_config(raw)
     except UserError as error:
         raise UserError(f"{directory}: {error}") from error
-    weights = assemble(directory, family, config, dtype, progress, scan)
+    weights = assemble(directory, family, config, dtype, progress, scan, stack)
     tokenizer = Tokenizer.load(directory)
     if tokenizer.vocab_size > config.vocab:
         raise UserError(

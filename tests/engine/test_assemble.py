@@ -83,6 +83,31 @@ def test_a_fused_tensor_is_mapped_and_a_stack_is_held_once(written: Path, tmp_pa
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_what_is_left_in_pieces_is_the_same_tensor(written: Path, dtype: str) -> None:
+    stacked, apart = load(str(written), dtype).weights, load(str(written), dtype, stack=False)
+    assert set(apart.weights) == set(stacked) and len(apart.weights) == len(stacked)
+    most = 0
+    for name in stacked:
+        built = np.zeros_like(stacked[name])
+        parts = list(apart.weights.parts(name))
+        for place, part in parts:
+            built[place] = part
+        most = max(most, len(parts))
+        np.testing.assert_array_equal(built, stacked[name])
+        np.testing.assert_array_equal(apart.weights[name], stacked[name])
+    assert most > 2
+    apart.weights.hold()
+    assert all(len(list(apart.weights.parts(name))) == 1 for name in stacked)
+
+
+def test_a_broken_piece_is_refused_when_it_is_copied(rewrite: Callable[..., Path]) -> None:
+    directory = rewrite(lambda t: t[f"{EXPERT}.up_proj.weight"].view(-1)[7:8].fill_(torch.inf))
+    weights = load(str(directory), stack=False).weights
+    with pytest.raises(UserError, match=rf"{EXPERT}.up_proj.weight holds NaN or infinity"):
+        list(weights.parts("model.layers.1.mlp.experts.gate_up_proj"))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
 def test_stacks_are_of_the_dtype_asked_for(written: Path, dtype: str) -> None:
     asked, exact = load(str(written), dtype).weights, load(str(written)).weights
     for name in asked:
