@@ -5,32 +5,19 @@ page table. Which token comes next, and when to stop, is the caller's business.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from mkport.bandwidth import usable_cores
-from mkport.compose import Program, compose_cpu
-from mkport.declare.case import from_bf16
 from mkport.engine.load import LoadedModel
+from mkport.engine.steps import CpuSteps
 from mkport.errors import UserError
 from mkport.machines.cpu.machine import CpuMachine
-from mkport.machines.cpu.memory import allocate
-from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
-from mkport.plan import Graph, Schedule, deal
-from mkport.verify import verify
+from mkport.models.step import StepShape
 
 PROMPT_CHUNK = 64  # prompt tokens in one step
 PAGE = 64  # keys in a page of the cache
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A verified schedule of a model's step and the program that runs it."""
-
-    shape: StepShape
-    schedule: Schedule
-    program: Program
 
 
 def decode_shape(
@@ -70,16 +57,6 @@ def check_prompt(tokens: int, context: int, start: int = 0) -> None:
         )
 
 
-def plan_step(model: LoadedModel, shape: StepShape, workers: int) -> Planned:
-    """Builds, deals, verifies and composes one step of a model."""
-    graph: Graph = model.family.build(model.config, shape)
-    schedule = deal(graph, workers)
-    verify(schedule)
-    title = f"One step of a {model.config.model_type} model"  # no name: models share compiled code
-    ops = schedule.graph.ops
-    return Planned(shape, schedule, compose_cpu(ops, shape.weights, shape.cache, title))
-
-
 class Decoder:
     """Steps of one model. Use as a context manager, or `close`.
 
@@ -107,25 +84,22 @@ class Decoder:
         self.workers = usable_cores() if workers is None else workers
         rows = max(chunk, batch)
         prompt = replace(decode, rows=rows, logits=rows if all_logits else batch)
-        table = np.arange(batch * decode.pages_per_sequence, dtype=np.int32)
-        self._page_table: np.ndarray = table.reshape(batch, -1)
-        self.decode = plan_step(model, decode, self.workers)
-        shared = self._shared(self.decode.schedule.graph)
-        self._machines = [(decode, CpuMachine(self.decode.program, self.decode.schedule, shared))]
-        if rows > batch or all_logits:
-            planned = plan_step(model, prompt, self.workers)
-            self._machines.append((prompt, CpuMachine(planned.program, planned.schedule, shared)))
+        shapes = [decode, prompt] if rows > batch or all_logits else [decode]
+        self._steps = CpuSteps(model, shapes, self.workers)
+        self.decode = self._steps.planned[0]
+        for table in self._steps.tables.values():  # every sequence has its pages for good
+            table[...] = np.arange(table.size).reshape(table.shape)
         self.chunk = rows
 
     @property
     def machine(self) -> CpuMachine:
         """The machine that decodes."""
-        return self._machines[0][1]
+        return self._steps.machines[0]
 
     @property
     def machines(self) -> list[CpuMachine]:
         """Every machine: for decoding, for prompt chunks. They share weights and cache."""
-        return [machine for _, machine in self._machines]
+        return self._steps.machines
 
     def step(
         self, tokens: Sequence[tuple[int, int, int]], wanted: Sequence[int], trace: bool = False
@@ -139,14 +113,9 @@ class Decoder:
         """
         self._check_step(tokens, wanted)
         machine = self._machine_for(len(tokens), len(wanted))
-        inputs = machine.tensors
-        inputs["count"][0], inputs["logit_count"][0] = len(tokens), len(wanted)
-        for row, (sequence, position, token) in enumerate(tokens):
-            inputs["rows"][row] = (sequence, position)
-            inputs["tokens"][row] = token
-        inputs["logit_rows"][: len(wanted)] = wanted
-        machine.step(trace)
-        return inputs["next"][: len(wanted)], inputs["logits"][: len(wanted)]
+        places = [(sequence, position) for sequence, position, _ in tokens]
+        ids = [token for _, _, token in tokens]
+        return self._steps.run(machine, places, ids, wanted, trace)
 
     def prefill(self, sequence: int, ids: Sequence[int], start: int = 0) -> tuple[int, np.ndarray]:
         """Runs a prompt's ids, chunk by chunk, from position `start` of a sequence on.
@@ -166,8 +135,7 @@ class Decoder:
 
     def close(self) -> None:
         """Ends the machines' threads."""
-        for _, machine in self._machines:
-            machine.close()
+        self._steps.close()
 
     def __enter__(self) -> "Decoder":
         return self
@@ -177,10 +145,10 @@ class Decoder:
 
     def _machine_for(self, tokens: int, wanted: int) -> CpuMachine:
         """The smallest machine that holds a step. Raises UserError when none does."""
-        for shape, machine in self._machines:
-            if tokens <= shape.rows and wanted <= shape.logits:
-                return machine
-        largest = self._machines[-1][0]
+        machine = self._steps.machine_for(tokens, wanted)
+        if machine is not None:
+            return machine
+        largest = self._steps.planned[-1].shape
         raise UserError(
             f"A step of {tokens} tokens and the logits of {wanted} rows does not fit: this decoder "
             f"holds {largest.rows} tokens and the logits of {largest.logits} rows. Take several "
@@ -214,22 +182,6 @@ class Decoder:
                 f"Position {position} of sequence {sequence} occurs twice in one step. Give each "
                 "token a place of its own."
             )
-
-    def _shared(self, graph: Graph) -> dict[str, np.ndarray]:
-        """Weights, rotary table, page table and cache: one copy for every machine."""
-        tables = (FULL_TABLE, WINDOW_TABLE)
-        arrays = {name: self._page_table for name in tables if name in graph.tensors}
-        self.model.weights.hold()
-        for name, spec in graph.tensors.items():
-            if name == "rope":
-                arrays[name] = self.model.family.rope_table(self.model.config, self.context)
-            elif spec.kind == "weight":
-                array = self.model.weights[name]
-                wide = spec.dtype == "f32" and array.dtype == np.uint16  # norm weights
-                arrays[name] = from_bf16(array) if wide else array
-            elif spec.kind == "state":
-                arrays[name] = allocate(spec.dtype, spec.shape)
-        return arrays
 
 
 def _is_int(value: object) -> bool:

@@ -16,7 +16,8 @@ from mkport.cli.options import (
 from mkport.cli.output import JsonFlag, emit
 from mkport.compose import Program
 from mkport.compose.cuda import CudaProgram, compose_cuda
-from mkport.engine.decoder import decode_shape, plan_step
+from mkport.engine.decoder import decode_shape
+from mkport.engine.steps import plan_step
 from mkport.errors import UserError
 from mkport.files import write_text
 from mkport.models.step import StepShape

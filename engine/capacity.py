@@ -1,0 +1,116 @@
+"""How much a CPU engine can hold: its pools by the memory they may take, and what limits follow.
+One context is decided here, and everything else is held to it."""
+
+import os
+from dataclasses import dataclass, replace
+
+from mkport.engine.decoder import decode_shape
+from mkport.engine.holdings import window_pages
+from mkport.engine.load import LoadedModel
+from mkport.engine.runner import pool_windows
+from mkport.engine.scheduler import Limits
+from mkport.errors import UserError
+from mkport.machines.cpu.memory import NUMPY
+from mkport.models.step import FULL_TABLE, StepShape
+
+PAGE = 64  # keys in a page: a block of the prefix cache
+CHUNK = 64  # prompt tokens of a step while nobody decodes
+MIXED_CHUNK = 16  # while somebody does
+PROMPT_LOGITS = 16  # prompt rows whose logits a step can give
+SHARE = 0.25  # of the memory that is free, for the cache, unless told otherwise
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user may ask for; None leaves it to the model and the machine."""
+
+    max_batch: int = 8  # sequences that run side by side
+    max_model_len: int | None = None  # positions, prompt and output together
+    kv_memory: int | None = None  # bytes of keys and values
+    prefill_chunk: int = CHUNK  # prompt tokens of a step while nobody decodes
+    mixed_chunk: int = MIXED_CHUNK  # and while somebody does
+    page: int = PAGE
+    prefix_cache: bool = True
+
+
+def plan_capacity(model: LoadedModel, settings: Settings) -> tuple[StepShape, Limits]:
+    """The shape of a decode step, its pools sized, and the scheduler's limits.
+
+    Without `kv_memory`, the cache holds every sequence's full context, or takes a quarter of the
+    free memory if that is less. Raises UserError for sizes that hold nothing, and for a context
+    that was asked for and does not fit `kv_memory`.
+    """
+    if settings.max_batch < 1 or settings.prefill_chunk < 1 or settings.mixed_chunk < 1:
+        raise UserError(
+            f"A batch of {settings.max_batch} and chunks of {settings.prefill_chunk} and "
+            f"{settings.mixed_chunk} prompt tokens run nothing: give at least 1 of each."
+        )
+    shape = decode_shape(model, settings.max_batch, settings.max_model_len, settings.page)
+    windows = pool_windows(model, shape)
+    sizes = [_page_bytes(model, shape, bool(window)) for window in windows]
+    chunk = max(settings.prefill_chunk, settings.mixed_chunk)
+    each = [_pages_of_one(shape, window, chunk) for window in windows]
+    one = sum(pages * size for pages, size in zip(each, sizes, strict=True))
+    memory = settings.kv_memory or max(one, min(one * settings.max_batch, _free_memory()))
+    pools = [
+        max(
+            int(memory / one * pages), min(pages, window_pages(window, shape.page)) if window else 1
+        )
+        for pages, window in zip(each, windows, strict=True)
+    ]
+    held = min((p * shape.page for p, w in zip(pools, windows, strict=True) if not w), default=None)
+    context = shape.context if held is None else min(shape.context, held)
+    if sum(p * s for p, s in zip(pools, sizes, strict=True)) > memory or (
+        settings.max_model_len is not None and context < shape.context
+    ):
+        raise UserError(
+            f"{memory} bytes of keys and values hold {context} positions of this model, but "
+            f"{shape.context} are asked for, which take {one} bytes: raise kv_memory "
+            "(--kv-memory), or lower max_model_len (--max-model-len)."
+        )
+    full = dict(zip((bool(w) for w in windows), pools, strict=True))
+    shape = replace(
+        shape, context=context, pages=full.get(False, 0), window_pages=full.get(True, 0)
+    )
+    limits = Limits(
+        context=context,
+        page=shape.page,
+        pools=tuple(zip(pools, windows, strict=True)),
+        sequences=settings.max_batch,
+        chunk=settings.prefill_chunk,
+        mixed_chunk=settings.mixed_chunk,
+        prompt_logits=PROMPT_LOGITS,
+        prefix_cache=settings.prefix_cache,
+    )
+    return shape, limits
+
+
+def widths(limits: Limits) -> list[int]:
+    """The rows of the machines: one sequence, all of them, and a chunk of each size beside them."""
+    most = limits.sequences
+    return sorted({1, most, most + limits.mixed_chunk, most + limits.chunk})
+
+
+def _pages_of_one(shape: StepShape, window: int, chunk: int) -> int:
+    """Pages that a sequence of the full context holds at most."""
+    whole = shape.pages_per_sequence
+    return min(whole, window_pages(window + chunk, shape.page)) if window else whole
+
+
+def _page_bytes(model: LoadedModel, shape: StepShape, windowed: bool) -> int:
+    """Bytes of a page in all layers of a pool."""
+    graph = model.family.build(model.config, replace(shape, pages=1, window_pages=1))
+    total = 0
+    for node in graph.nodes:
+        if node.op.name == "attention" and (node.args["page_table"] != FULL_TABLE) == windowed:
+            for name in ("k_pages", "v_pages"):
+                spec = graph.tensors[node.args[name]]
+                size = NUMPY[spec.dtype].itemsize
+                for extent in spec.shape:
+                    size *= extent
+                total += size
+    return total
+
+
+def _free_memory() -> int:
+    return int(SHARE * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

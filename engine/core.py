@@ -1,0 +1,247 @@
+"""The loop's one round: plan, run, commit; then each wanted row of logits becomes a token, its text
+and an event. It has no thread and no queue of its own: `engine` drives it.
+
+A mistake in one row (logits that are not finite, constraints that leave no token) ends that choice
+alone.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+
+from mkport.engine.logprobs import prompt_logprobs, token_logprob
+from mkport.engine.request import Accepted, Event, Reason, Sampling, Stats, TokenLogprob
+from mkport.engine.runner import Runner
+from mkport.engine.sampling import RowError, Sampler, choose_all
+from mkport.engine.scheduler import Scheduler
+from mkport.engine.sequence import Part, State
+from mkport.engine.sequence import Sequence as Tokens
+from mkport.engine.stream import EventStream, wake
+from mkport.engine.text import OutputText
+from mkport.trace import Trace
+
+
+@dataclass(eq=False)
+class Choice:
+    """One of a request's outputs while it grows."""
+
+    index: int
+    sampler: Sampler
+    text: OutputText
+    tokens: Tokens
+
+
+@dataclass(eq=False)
+class Job:
+    """A request that the engine has accepted."""
+
+    stream: EventStream
+    prompt: list[int]
+    sampling: Sampling
+    choices: list[Choice]
+    queued: bool = True  # has not begun to run
+    prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
+
+
+class Core:
+    """Jobs in, events out, over a runner. One thread uses it."""
+
+    def __init__(self, runner: Runner, eos: Collection[int]) -> None:
+        self.runner = runner
+        self.scheduler = Scheduler(runner.limits)
+        self.trace: Trace | None = None  # of the last step that was traced
+        self.wants_trace = False
+        self.steps = self.step_tokens = self.prompt_tokens = self.generation_tokens = 0
+        self._eos = frozenset(eos)
+        self._choices: dict[Tokens, tuple[Job, Choice]] = {}
+        self._order = count()
+        self._told: dict[EventStream, None] = {}  # since the last wake
+
+    def add(self, job: Job) -> None:
+        """A job joins the queue."""
+        for choice in job.choices:
+            choice.tokens.order = next(self._order)
+            self._choices[choice.tokens] = job, choice
+            self.scheduler.add(choice.tokens)
+
+    def cancel(self, job: Job) -> None:
+        """Ends what has not ended of a job."""
+        self._end_all(job, "abort")
+        self._wake()
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Those of which a choice has not ended."""
+        return list(dict.fromkeys(job for job, _ in self._choices.values()))
+
+    def step(self) -> list[Job]:
+        """One round; returns the jobs that began to run in it. There is something to run."""
+        plan = self.scheduler.plan()
+        traced, self.wants_trace = self.wants_trace, False
+        logits = self.runner.run(plan, traced)
+        if traced:
+            self.trace = self.runner.trace()
+        self.scheduler.commit(plan)
+        self.steps += 1
+        self.step_tokens = plan.tokens
+        begun = self._take(plan.parts, logits)
+        self._wake()
+        if not self.scheduler.busy:
+            self.scheduler.check()
+        return begun
+
+    def stats(self) -> Stats:
+        """Counters and gauges. Other threads may read them too: each is right, if not all at one
+        moment."""
+        scheduler = self.scheduler
+        pools = scheduler.holdings.pools
+        return Stats(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting) + len(scheduler.preempted),
+            kv_usage=max(pool.held / pool.pages for pool in pools),
+            prefix_queries=scheduler.looked_up,
+            prefix_hits=scheduler.found,
+            preemptions=scheduler.preemptions,
+            steps=self.steps,
+            step_tokens=self.step_tokens,
+            prompt_tokens=self.prompt_tokens,
+            generation_tokens=self.generation_tokens,
+        )
+
+    def fail(self, message: str) -> None:
+        """Ends every job with an error: the runner is of no use any more."""
+        for job in self.jobs:
+            for choice in job.choices:
+                if choice.tokens.state is not State.ENDED:
+                    choice.tokens.state = State.ENDED
+                    self._tell(job, Event(choice.index, reason="error", error=message))
+        self._choices.clear()
+        self._wake()
+
+    def _take(self, parts: Sequence[Part], logits: np.ndarray) -> list[Job]:
+        """What a step's logits mean for each sequence that ran in it; the jobs that it began."""
+        begun: list[Job] = []
+        ready: list[tuple[Job, Choice]] = []
+        rows: list[int] = []
+        row = 0
+        for part in parts:
+            job, choice = self._choices[part.sequence]
+            if job.queued:
+                job.queued = False
+                begun.append(job)
+            row += part.wanted
+            if part.sequence.all_logits and part.start < part.sequence.prompt:
+                self._take_prompt(job, part, logits[row - part.wanted : row])
+            if part.sequence.remaining or part.sequence.state is State.ENDED:
+                continue
+            self._accept(job, choice)
+            if job.sampling.max_tokens:
+                ready.append((job, choice))
+                rows.append(row - 1)
+            else:
+                self._end(job, choice, "length")
+        if rows:
+            every = rows == list(range(len(rows)))
+            self._sample(ready, logits[: len(rows)] if every else logits[rows])
+        return begun
+
+    def _accept(self, job: Job, choice: Choice) -> None:
+        """A prompt has been run: for the first time, unless `accepted` is there."""
+        if job.stream.accepted is None:
+            tokens = choice.tokens
+            self.prompt_tokens += tokens.prompt
+            job.stream.accepted = Accepted(tokens.prompt, tokens.cached, tuple(job.prompt_logprobs))
+
+    def _take_prompt(self, job: Job, part: Part, logits: np.ndarray) -> None:
+        """The log probabilities of a part of the prompt: row i tells of the token after it."""
+        if not job.prompt_logprobs:
+            job.prompt_logprobs.append(None)
+        last = min(part.start + part.count, part.sequence.prompt - 1)
+        follows = job.prompt[part.start + 1 : last + 1]
+        try:
+            job.prompt_logprobs += prompt_logprobs(
+                logits[: len(follows)], follows, job.sampling.prompt_logprobs or 0, part.start
+            )
+        except RowError as error:
+            self._end_all(job, "error", str(error))
+
+    def _sample(self, ready: list[tuple[Job, Choice]], logits: np.ndarray) -> None:
+        """Each choice's next token, from its row of logits."""
+        chosen = choose_all(
+            [choice.sampler for _, choice in ready],
+            logits,
+            [None for _ in ready],
+            [choice.tokens.computed - 1 for _, choice in ready],
+        )
+        for (job, choice), token, row in zip(ready, chosen, logits, strict=True):
+            try:
+                if isinstance(token, RowError):
+                    raise token
+                logprobs = self._logprobs(job, choice, token, row)
+            except RowError as error:
+                self._end(job, choice, "error", str(error))
+                continue
+            self.generation_tokens += 1
+            self._say(job, choice, token, logprobs)
+
+    def _logprobs(
+        self, job: Job, choice: Choice, token: int, logits: np.ndarray
+    ) -> tuple[TokenLogprob, ...]:
+        top = job.sampling.logprobs
+        if top is None:
+            return ()
+        return (token_logprob(logits, token, top, choice.tokens.computed - 1),)
+
+    def _say(
+        self, job: Job, choice: Choice, token: int, logprobs: tuple[TokenLogprob, ...]
+    ) -> None:
+        """A token has been chosen: its text, and whether it is the last."""
+        s, tokens = job.sampling, choice.tokens
+        reason: Reason | None = None
+        stop: str | int | None = None
+        text = ""
+        if token in s.stop_token_ids:
+            reason, stop = "stop", token
+        elif token in self._eos and not s.ignore_eos:
+            reason = "stop"
+        else:
+            text = choice.text.push(token)
+            if choice.text.stopped is not None:
+                reason, stop = "stop", choice.text.stopped
+            elif choice.sampler.produced >= s.max_tokens or len(tokens.tokens) + 1 >= self.context:
+                reason = "length"
+        if reason is None:
+            tokens.tokens.append(token)
+        else:
+            text += choice.text.finish()
+            self._forget(choice)
+        self._tell(job, Event(choice.index, text, (token,), logprobs, reason, stop))
+
+    @property
+    def context(self) -> int:
+        """Positions that a sequence can have, prompt and output together."""
+        return self.runner.limits.context
+
+    def _end_all(self, job: Job, reason: Reason, error: str = "") -> None:
+        for choice in job.choices:
+            if choice.tokens.state is not State.ENDED:
+                self._end(job, choice, reason, error)
+
+    def _end(self, job: Job, choice: Choice, reason: Reason, error: str = "") -> None:
+        text = choice.text.finish()
+        self._forget(choice)
+        self._tell(job, Event(choice.index, text, reason=reason, error=error))
+
+    def _forget(self, choice: Choice) -> None:
+        self.scheduler.end(choice.tokens)
+        del self._choices[choice.tokens]
+
+    def _tell(self, job: Job, event: Event) -> None:
+        job.stream.put(event)
+        self._told[job.stream] = None
+
+    def _wake(self) -> None:
+        wake(self._told)
+        self._told.clear()

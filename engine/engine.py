@@ -1,0 +1,342 @@
+"""The serving engine as a library: `Engine(model)`, then `generate`, `stream` or `submit`.
+
+It owns the thread in which the core's rounds happen, and the inbox through which everybody else
+reaches it. What a round does is the core's business; HTTP is the server's.
+"""
+
+import itertools
+import math
+import queue
+import secrets
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+
+from mkport.bandwidth import usable_cores
+from mkport.engine.capacity import Settings, plan_capacity, widths
+from mkport.engine.core import Choice, Core, Job
+from mkport.engine.load import LoadedModel, load
+from mkport.engine.request import QueueFull, Reason, Sampling, Stats, TokenLogprob
+from mkport.engine.runner import CpuRunner, Runner
+from mkport.engine.sampling import Sampler, draw_seed
+from mkport.engine.sequence import Sequence as Tokens
+from mkport.engine.stream import EventStream
+from mkport.engine.text import OutputText
+from mkport.engine.tokenizer import Tokenizer
+from mkport.errors import UserError
+from mkport.trace import Trace
+
+IDLE_S = 0.5  # the loop comes round at least so often
+MAX_WAITING = 256  # requests that wait to begin
+MAX_TOKENS = 256  # of `generate`, when the caller names no number
+
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What `generate` returns for one choice."""
+
+    text: str
+    ids: list[int]
+    reason: Reason
+    stop: str | int | None = None  # the stop string or token id that ended it
+    logprobs: list[TokenLogprob] | None = None
+    error: str = ""
+
+
+class Engine:
+    """A model that serves many requests at once. Use as a context manager, or `close`.
+
+    `model` is what `mkport run` takes (a directory, a file, a name; None: the embedded model) or a
+    `LoadedModel`. `kv_memory` is in bytes, `max_model_len` in positions, `prefill_chunk` and
+    `mixed_chunk` in prompt tokens a step (alone, and beside running requests, whose pause it
+    bounds). Raises UserError for whatever the model or the sizes do not allow.
+    """
+
+    def __init__(
+        self,
+        model: str | LoadedModel | None = None,
+        *,
+        machine: Literal["cpu"] = "cpu",
+        dtype: str | None = None,
+        max_batch: int = Settings.max_batch,
+        max_model_len: int | None = None,
+        kv_memory: int | None = None,
+        prefill_chunk: int = Settings.prefill_chunk,
+        mixed_chunk: int = Settings.mixed_chunk,
+        page: int = Settings.page,
+        prefix_cache: bool = True,
+        max_waiting: int = MAX_WAITING,
+        workers: int | None = None,
+    ) -> None:
+        if machine != "cpu":
+            raise UserError(f"There is no machine {machine!r} to serve on: take 'cpu'.")
+        loaded = model if isinstance(model, LoadedModel) else load(model, dtype)
+        settings = Settings(
+            max_batch, max_model_len, kv_memory, prefill_chunk, mixed_chunk, page, prefix_cache
+        )
+        shape, limits = plan_capacity(loaded, settings)
+        threads = usable_cores() if workers is None else workers
+        runner = CpuRunner(loaded, shape, limits, widths(limits), threads)
+        self._start(runner, loaded.tokenizer, loaded.name, loaded.config.vocab, max_waiting)
+
+    @classmethod
+    def over(
+        cls, runner: Runner, tokenizer: Tokenizer, name: str, vocab: int, max_waiting: int
+    ) -> "Engine":
+        """An engine over a runner that is there already."""
+        engine = cls.__new__(cls)
+        engine._start(runner, tokenizer, name, vocab, max_waiting)
+        return engine
+
+    def _start(
+        self, runner: Runner, tokenizer: Tokenizer, name: str, vocab: int, max_waiting: int
+    ) -> None:
+        self.name, self.vocab, self.tokenizer = name, vocab, tokenizer
+        self.context, self.max_batch = runner.limits.context, runner.limits.sequences
+        self._runner = runner
+        self._core = Core(runner, tokenizer.eos_ids)
+        self._inbox: queue.SimpleQueue[tuple[str, Job | None]] = queue.SimpleQueue()
+        self._max_waiting, self._waiting = max_waiting, 0
+        self._lock = threading.Lock()  # over _waiting
+        self._names = itertools.count()
+        self._prefix = secrets.token_hex(4)
+        self._state: Literal["open", "draining", "closed", "dead"] = "open"
+        self._deadline = math.inf  # of draining
+        self._beat = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, prompt: Sequence[int], sampling: Sampling, n: int = 1) -> EventStream:
+        """Queues a request of `n` choices; returns at once. Safe from any thread.
+
+        Raises UserError for a request that can never run, naming the limit; QueueFull when too many
+        wait, or the engine is closing.
+        """
+        ids = list(prompt)
+        self._check(ids, sampling, n)
+        seed = draw_seed() if sampling.seed is None else sampling.seed
+        ends = () if sampling.ignore_eos else self.tokenizer.eos_ids
+        every = sampling.prompt_logprobs is not None
+        choices: list[Choice] = []
+        for index in range(n):
+            leader = choices[0].tokens if choices else None
+            tokens = Tokens(0, list(ids), len(ids), every and leader is None, leader)
+            sampler = Sampler(sampling, ids, index, seed, ends)
+            text = OutputText(
+                self.tokenizer, sampling.stop, sampling.min_tokens, sampling.skip_special
+            )
+            choices.append(Choice(index, sampler, text, tokens))
+        name = f"{self._prefix}-{next(self._names)}"
+        stream = EventStream(name, n, lambda: self._inbox.put(("cancel", job)))
+        job = Job(stream, ids, sampling, choices)
+        with self._lock:
+            if self._state != "open" or self._waiting >= self._max_waiting:
+                raise QueueFull()
+            self._waiting += 1
+            self._inbox.put(("add", job))
+        return stream
+
+    @overload
+    def generate(
+        self, prompts: Prompt, max_tokens: int = ..., *, n: Literal[1] = 1, **fields: Any
+    ) -> Output: ...
+
+    @overload
+    def generate(
+        self, prompts: list[str] | list[list[int]], max_tokens: int = ..., **fields: Any
+    ) -> list[Output]: ...
+
+    def generate(
+        self,
+        prompts: Prompt | list[str] | list[list[int]],
+        max_tokens: int = MAX_TOKENS,
+        *,
+        n: int = 1,
+        **fields: Any,
+    ) -> Output | list[Output]:
+        """Runs a prompt, or several side by side, to the end.
+
+        A prompt is text or token ids; `fields` are those of `Sampling` (temperature, seed, stop,
+        ...). One prompt with n = 1 gives an Output, otherwise a list: for each prompt its choices.
+        Raises UserError for a request that can never run.
+        """
+        many = isinstance(prompts, list) and bool(prompts) and not isinstance(prompts[0], int)
+        sampling = Sampling(max_tokens, **fields)
+        streams: list[EventStream] = []
+        try:
+            for prompt in prompts if many else [prompts]:  # type: ignore[list-item]
+                streams.append(self._submit_waiting(self._ids(prompt), sampling, n))
+            outputs = [output for s in streams for output in collect(s, n)]
+        finally:
+            for stream in streams:
+                stream.cancel()
+        return outputs if many or n > 1 else outputs[0]
+
+    def stream(self, prompt: Prompt, max_tokens: int = MAX_TOKENS, **fields: Any) -> Iterator[str]:
+        """The text of one output, piece by piece. Raises as `generate` does."""
+        stream = self.submit(self._ids(prompt), Sampling(max_tokens, **fields))
+        try:
+            for event in stream:
+                if event.text:
+                    yield event.text
+        finally:
+            stream.cancel()
+
+    async def astream(
+        self, prompt: Prompt, max_tokens: int = MAX_TOKENS, **fields: Any
+    ) -> AsyncIterator[str]:
+        """`stream` for an event loop."""
+        stream = self.submit(self._ids(prompt), Sampling(max_tokens, **fields))
+        try:
+            async for event in stream:
+                if event.text:
+                    yield event.text
+        finally:
+            stream.cancel()
+
+    def stats(self) -> Stats:
+        """Counters and gauges. Safe from any thread."""
+        return self._core.stats()
+
+    def heartbeat_s(self) -> float:
+        """Seconds since the loop last came round; infinite when it has died or was closed."""
+        return time.monotonic() - self._beat if self._thread.is_alive() else math.inf
+
+    def reset_prefix_cache(self) -> None:
+        """Forgets what prompts have left behind; running requests keep what they hold."""
+        self._inbox.put(("reset", None))
+
+    def timeline(self) -> Trace | None:
+        """What happened in the last traced step, None when there is none yet; the next step is
+        traced because you ask. Safe from any thread."""
+        self._core.wants_trace = True
+        return self._core.trace
+
+    def close(self, drain_s: float = 0.0) -> None:
+        """Ends the engine: nothing new is taken, what is there may go on for `drain_s` seconds."""
+        with self._lock:
+            if self._state == "open":
+                self._state = "draining"
+        self._deadline = min(self._deadline, time.monotonic() + drain_s)
+        self._inbox.put(("close", None))
+        self._thread.join()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _check(self, ids: list[int], sampling: Sampling, n: int) -> None:
+        """Raises UserError for what can never run."""
+        if not ids:
+            raise UserError("The prompt is empty. Give at least one token.")
+        if n < 1 or sampling.max_tokens < 0:
+            raise UserError(
+                f"{n} choices of {sampling.max_tokens} tokens are nothing to run: ask for at least "
+                "one choice, and no fewer than 0 tokens."
+            )
+        room = self.context - min(sampling.max_tokens, 1)
+        if len(ids) > room:
+            raise UserError(
+                f"The prompt has {len(ids)} tokens, but the context has {self.context} positions, "
+                "for prompt and output together. Shorten the prompt, or serve with a larger "
+                "max_model_len or kv_memory."
+            )
+        if not 0 <= min(ids) <= max(ids) < self.vocab:
+            wrong = next(i for i in ids if not 0 <= i < self.vocab)
+            raise UserError(f"Token id {wrong} is outside the vocabulary of {self.vocab} tokens.")
+
+    def _ids(self, prompt: Prompt) -> list[int]:
+        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+
+    def _submit_waiting(self, ids: list[int], sampling: Sampling, n: int) -> EventStream:
+        """Submits, after a wait for room in the queue."""
+        while True:
+            try:
+                return self.submit(ids, sampling, n)
+            except QueueFull:
+                if self._state != "open":
+                    raise UserError("The engine is closed. Make a new one.") from None
+                time.sleep(IDLE_S / 10)
+
+    def _run(self) -> None:
+        """The engine's thread."""
+        try:
+            while self._open():
+                self._beat = time.monotonic()
+                self._read(wait=not self._core.scheduler.busy)
+                if self._core.scheduler.busy:
+                    self._began(self._core.step())
+            for job in self._core.jobs:
+                self._core.cancel(job)
+            self._core.scheduler.check()
+        except BaseException as error:
+            self._state = "dead"
+            self._refuse_all(f"The engine has died: {error}")
+            raise
+        finally:
+            self._runner.close()
+        self._state = "closed"
+        self._refuse_all("The engine is closed.")
+
+    def _open(self) -> bool:
+        if self._state == "open":
+            return True
+        idle = not self._core.scheduler.busy and self._inbox.empty()
+        return not idle and time.monotonic() < self._deadline
+
+    def _read(self, wait: bool) -> None:
+        """Does what is in the inbox, after a wait for the first order when there is nothing else
+        to do."""
+        while True:
+            try:
+                order, job = self._inbox.get(timeout=IDLE_S) if wait else self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            wait = False
+            if order == "add" and job is not None:
+                self._core.add(job)
+            elif order == "cancel" and job is not None:
+                self._core.cancel(job)
+                self._began([job] if job.queued else [])
+                job.queued = False
+            elif order == "reset":
+                self._core.scheduler.holdings.cache.reset()
+
+    def _began(self, jobs: list[Job]) -> None:
+        """So many requests no longer wait."""
+        if jobs:
+            with self._lock:
+                self._waiting -= len(jobs)
+
+    def _refuse_all(self, message: str) -> None:
+        """Ends with an error whatever is left, in the core and in the inbox."""
+        while True:
+            try:
+                order, job = self._inbox.get_nowait()
+            except queue.Empty:
+                break
+            if order == "add" and job is not None:
+                self._core.add(job)
+        self._core.fail(message)
+
+
+def collect(stream: EventStream, n: int = 1) -> list[Output]:
+    """Waits for all of a request's choices, from any thread but the engine's."""
+    texts, ids = [""] * n, [[] for _ in range(n)]  # type: tuple[list[str], list[list[int]]]
+    logprobs: list[list[TokenLogprob]] = [[] for _ in range(n)]
+    outputs: dict[int, Output] = {}
+    for event in stream:
+        i = event.choice
+        texts[i] += event.text
+        ids[i] += event.ids
+        logprobs[i] += event.logprobs
+        if event.reason is not None:
+            asked = logprobs[i] or None
+            outputs[i] = Output(texts[i], ids[i], event.reason, event.stop, asked, event.error)
+    return [outputs[i] for i in range(n)]

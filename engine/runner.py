@@ -1,0 +1,140 @@
+"""Executes the scheduler's plans: moves pages, fills page tables, runs the step, hands out logits.
+
+`Runner` is all that the core knows of a machine. `CpuRunner` is the one on the CPU.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from mkport.doctor import cpu_model
+from mkport.engine.load import LoadedModel
+from mkport.engine.scheduler import Limits
+from mkport.engine.sequence import Copy, Plan, Restore, Save
+from mkport.engine.steps import CpuSteps
+from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
+from mkport.trace import Trace
+from mkport.trace.collect import collect
+
+
+class Runner(Protocol):
+    """A machine that runs planned steps."""
+
+    limits: Limits
+    workers: int
+
+    def run(self, plan: Plan, trace: bool = False) -> np.ndarray:
+        """Does a plan's moves in order, enters its entries, runs its parts.
+
+        A `Save` leaves the contents in its sequence's `saved`, a `Restore` takes them from there.
+        Returns the wanted rows' logits in the order of the parts, float32 [wanted, vocabulary],
+        which the next step may overwrite.
+        """
+        ...
+
+    def trace(self) -> Trace:
+        """What happened in the last step, which was run with `trace`."""
+        ...
+
+    def close(self) -> None:
+        """Ends the machine's threads or processes."""
+        ...
+
+
+class CpuRunner:
+    """The CPU machine. `shape` is a step of one token for each sequence; `widths` are the rows of
+    the machines that run it, ascending: the widest holds a token for each sequence and a chunk."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        shape: StepShape,
+        limits: Limits,
+        widths: Sequence[int],
+        workers: int,
+    ) -> None:
+        self.limits = limits
+        self.workers = workers
+        most = limits.sequences + limits.prompt_logits
+        shapes = [replace(shape, rows=w, logits=min(w, most)) for w in widths]
+        self._steps = CpuSteps(model, shapes, workers)
+        graph = self._steps.planned[0].schedule.graph
+        arrays = self._steps.machines[0].tensors
+        self._tables = list(self._steps.tables.values())
+        self._caches: list[list[np.ndarray]] = [
+            [arrays[name] for name in sorted(_caches_of(graph.nodes, table))]
+            for table in self._steps.tables
+        ]
+        self._caption = f"measured on {cpu_model()}, {workers} threads: a step of {model.name}"
+        self._traced: tuple[int, int] = (0, 0)  # tokens and sequences of the last step
+
+    def run(self, plan: Plan, trace: bool = False) -> np.ndarray:
+        """See `Runner`."""
+        for move in plan.moves:
+            self._move(move)
+        for pool, row, block, page in plan.entries:
+            self._tables[pool][row, block] = page
+        places: list[tuple[int, int]] = []
+        tokens: list[int] = []
+        wanted: list[int] = []
+        for part in plan.parts:
+            row, end = part.sequence.row, part.start + part.count
+            places += [(row, position) for position in range(part.start, end)]
+            tokens += part.sequence.tokens[part.start : end]
+            wanted += range(len(tokens) - part.wanted, len(tokens))
+        machine = self._steps.machine_for(len(tokens), len(wanted))
+        assert machine is not None, "the scheduler plans steps that fit"
+        _, logits = self._steps.run(machine, places, tokens, wanted, trace)
+        self._traced = len(tokens), len(plan.parts)
+        return logits
+
+    def trace(self) -> Trace:
+        """See `Runner`."""
+        tokens, sequences = self._traced
+        caption = f"{self._caption}, {tokens} tokens of {sequences} sequences"
+        return collect(self._steps.last, caption)
+
+    def close(self) -> None:
+        """See `Runner`."""
+        self._steps.close()
+
+    def _move(self, move: Save | Restore | Copy) -> None:
+        if isinstance(move, Copy):
+            for cache in self._caches[move.pool]:
+                cache[move.target] = cache[move.source]
+        elif isinstance(move, Save):
+            move.sequence.saved = [
+                [cache[pages] for cache in caches]
+                for caches, pages in zip(self._caches, move.pages, strict=True)
+            ]
+        else:
+            for caches, pages, saved in zip(
+                self._caches, move.pages, move.sequence.saved, strict=True
+            ):
+                for cache, contents in zip(caches, saved, strict=True):
+                    cache[pages] = contents
+            move.sequence.saved = None
+
+
+def _caches_of(nodes: Sequence, table: str) -> set[str]:
+    """The tensors that hold the keys and values which a page table leads to."""
+    return {
+        node.args[name]
+        for node in nodes
+        if node.op.name == "attention" and node.args["page_table"] == table
+        for name in ("k_pages", "v_pages")
+    }
+
+
+def pool_windows(model: LoadedModel, shape: StepShape) -> list[int]:
+    """The window of each pool of a model's step, in keys, 0 for the pool of layers that see
+    everything, in the order of their page tables: of several windows the widest."""
+    graph = model.family.build(model.config, replace(shape, pages=1, window_pages=1))
+    windows: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.op.name == "attention":
+            table = node.args["page_table"]
+            windows[table] = max(windows.get(table, 0), node.args["window"])
+    return [windows[name] for name in (FULL_TABLE, WINDOW_TABLE) if name in windows]

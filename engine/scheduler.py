@@ -1,0 +1,227 @@
+"""Decides what each step runs: who waits, runs, is preempted, comes back. Bookkeeping alone.
+
+Nothing here touches memory, logits or clients, so it is tested without a model. One step is
+`plan`, the run of that plan, `commit`; pages that a planned step reads are given away by `commit`
+or later, never before. Order of arrival decides: who came first is served first and preempted last,
+so the oldest can always go on, and everybody becomes the oldest in time.
+"""
+
+from bisect import insort
+from dataclasses import dataclass
+
+from mkport.engine.holdings import Holdings, window_pages
+from mkport.engine.prefix import NONE
+from mkport.engine.sequence import Part, Plan, Restore, Save, Sequence, State
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a step and the pools can hold."""
+
+    context: int  # positions a sequence can reach; no less fits into the pools
+    page: int  # keys in a page
+    pools: tuple[tuple[int, int], ...]  # (pages, window in keys or 0) of each
+    sequences: int  # that run side by side
+    chunk: int  # prompt tokens of a step while nobody decodes
+    mixed_chunk: int  # and while somebody does: bounds the pause that a prompt adds to a token
+    prompt_logits: int = 1  # prompt rows whose logits a step can give, beside one of each sequence
+    prefix_cache: bool = True
+
+    def __post_init__(self) -> None:
+        pages = -(-self.context // self.page)
+        for size, window in self.pools:
+            needed = min(pages, window_pages(window, self.page)) if window else pages
+            assert size >= needed, "a sequence alone does not fit its pool"
+
+
+@dataclass
+class _Budget:
+    """What a step can still take."""
+
+    chunk: int  # prompts are cut at multiples of it
+    tokens: int  # of prompts
+    logits: int  # of prompt rows
+
+
+class Scheduler:
+    """Waiting, running and preempted sequences, each list in order of arrival."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.holdings = Holdings(limits.pools, limits.page, limits.prefix_cache)
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self.preempted: list[Sequence] = []
+        self.preemptions = 0
+        self.looked_up = self.found = 0  # prompt tokens, by the prefix cache
+        self._rows = list(range(limits.sequences - 1, -1, -1))
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is left to run."""
+        return bool(self.running or self.preempted or self.waiting)
+
+    def add(self, sequence: Sequence) -> None:
+        """A sequence joins the queue. The caller has seen to it that it stays in the context."""
+        assert 0 < sequence.prompt == len(sequence.tokens) <= self.limits.context
+        insort(self.waiting, sequence, key=_order)
+
+    def plan(self) -> Plan:
+        """The next step, empty when nothing is left. Asserts that it brings somebody forward."""
+        plan = Plan()
+        decoding = any(sequence.remaining == 1 for sequence in self.running)
+        chunk = self.limits.mixed_chunk if decoding else self.limits.chunk
+        budget = _Budget(chunk, chunk, self.limits.prompt_logits)
+        at = 0
+        while at < len(self.running):  # whoever is preempted stands further back
+            sequence = self.running[at]
+            while not self._advance(sequence, plan, budget) and self.running[-1] is not sequence:
+                if not self._wants(sequence, budget):
+                    break
+                self._preempt(self.running[-1], plan)
+            at += 1
+        if not plan.moves:
+            self._admit(plan, budget)
+        assert plan.parts or not self.busy, "nobody can go on"
+        return plan
+
+    def commit(self, plan: Plan) -> None:
+        """The planned step has completed: full blocks enter the prefix cache, and pages that no
+        later token of their sequence sees are released."""
+        for part in plan.parts:
+            part.sequence.computed += part.count
+            self.holdings.enter(part.sequence)
+            self.holdings.slide(part.sequence)
+
+    def end(self, sequence: Sequence) -> None:
+        """A sequence is over, in whatever state it is; never between `plan` and `commit`."""
+        if sequence.state is State.WAITING:
+            self.waiting.remove(sequence)
+        elif sequence.state is State.PREEMPTED:
+            self.preempted.remove(sequence)
+        elif sequence.state is State.RUNNING:
+            self._leave(sequence)
+            self.holdings.release(sequence)
+        sequence.saved = None
+        sequence.state = State.ENDED
+
+    def check(self) -> None:
+        """Asserts that pages and rows add up: so none is held when nobody runs."""
+        for number, pool in enumerate(self.holdings.pools):
+            pool.check()
+            counts = [0] * pool.pages
+            for sequence in self.running:
+                for page in sequence.tables[number]:
+                    if page != NONE:
+                        counts[page] += 1
+            assert counts == [pool.holders(page) for page in range(pool.pages)], "holders are off"
+        assert len(self._rows) + len(self.running) == self.limits.sequences, "a row is lost"
+
+    def _wants(self, sequence: Sequence, budget: _Budget) -> int:
+        """How many tokens the sequence would run if there were pages for all."""
+        start, count = sequence.computed, sequence.remaining
+        if count > 1:
+            count = min(count, budget.tokens, budget.chunk - start % budget.chunk)
+        if _gives_all_logits(sequence):
+            count = min(count, budget.logits)
+        return count
+
+    def _advance(self, sequence: Sequence, plan: Plan, budget: _Budget) -> bool:
+        """Plans a running sequence's next tokens, as many as budget and pages allow, if any."""
+        count = self.holdings.room(sequence, self._wants(sequence, budget))
+        if not count:
+            return False
+        for pool, block, page in self.holdings.extend(sequence, count):
+            plan.entries.append((pool, sequence.row, block, page))
+        wanted = int(count == sequence.remaining)
+        if sequence.remaining > 1:
+            budget.tokens -= count
+        if _gives_all_logits(sequence):
+            budget.logits -= count
+            wanted = count
+        plan.parts.append(Part(sequence, sequence.computed, count, wanted))
+        return True
+
+    def _preempt(self, sequence: Sequence, plan: Plan) -> None:
+        self._leave(sequence)
+        plan.moves.append(Save(sequence, self.holdings.save(sequence)))
+        sequence.state = State.PREEMPTED
+        insort(self.preempted, sequence, key=_order)
+        self.preemptions += 1
+
+    def _admit(self, plan: Plan, budget: _Budget) -> None:
+        """Brings preempted sequences back, then lets waiting ones in, in order of arrival.
+
+        Each leaves a page for every running sequence to grow by, lest it be preempted at once.
+        """
+        while self.preempted and self._rows:
+            sequence = self.preempted[0]
+            pages = self.holdings.restore(sequence, len(self.running))
+            if pages is None:
+                return
+            self.preempted.remove(sequence)
+            plan.moves.append(Restore(sequence, pages))
+            self._run(sequence, plan)
+            self._advance(sequence, plan, budget)
+        if self.preempted:
+            return
+        for sequence in list(self.waiting):
+            if not self._rows or not budget.tokens:
+                return
+            if _is_led(sequence):
+                continue
+            if not self._fork(sequence, plan) and not self._begin(sequence):
+                return
+            self.waiting.remove(sequence)
+            self._run(sequence, plan)
+            self._advance(sequence, plan, budget)
+
+    def _begin(self, sequence: Sequence) -> bool:
+        if not self.holdings.begin(sequence, len(self.running)):
+            return False
+        if self.limits.prefix_cache:
+            self.looked_up += sequence.prompt
+            self.found += sequence.cached
+        return True
+
+    def _fork(self, sequence: Sequence, plan: Plan) -> bool:
+        """Shares the prompt of a running sequence of the same request, if there is one."""
+        if sequence.leader is None or sequence.all_logits:
+            return False
+        for donor in self.running:
+            same = sequence.leader in (donor, donor.leader)
+            if same and donor.computed >= donor.prompt:
+                copies = self.holdings.fork(sequence, donor, len(self.running))
+                if copies is not None:
+                    plan.moves += copies
+                    return True
+        return False
+
+    def _run(self, sequence: Sequence, plan: Plan) -> None:
+        """A sequence that holds its pages gets a row, and the row its entries."""
+        sequence.row, sequence.state = self._rows.pop(), State.RUNNING
+        insort(self.running, sequence, key=_order)
+        for number, table in enumerate(sequence.tables):
+            blocks = enumerate(table)
+            plan.entries += [(number, sequence.row, b, page) for b, page in blocks if page != NONE]
+
+    def _leave(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self._rows.append(sequence.row)
+        sequence.row = NONE
+
+
+def _order(sequence: Sequence) -> int:
+    return sequence.order
+
+
+def _gives_all_logits(sequence: Sequence) -> bool:
+    return sequence.all_logits and sequence.computed < sequence.prompt
+
+
+def _is_led(sequence: Sequence) -> bool:
+    """Whether the sequence that runs its prompt has yet to come to the prompt's end."""
+    leader = sequence.leader
+    return (
+        leader is not None and leader.state is not State.ENDED and leader.computed < leader.prompt
+    )
