@@ -90,6 +90,11 @@ class CudaMachine:
         self._step = 0
         raise Stuck(message)
 
+    @property
+    def abort_flag(self) -> Any:
+        """The device's abort flag, CuPy int32 [1]: not 0 once a step was aborted."""
+        return self._errors[0, :1]
+
     def poison(self) -> None:
         """Fills scratch and outputs with NaN and impossible indices."""
         for name, spec in self.schedule.graph.tensors.items():
