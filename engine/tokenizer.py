@@ -90,6 +90,10 @@ class Tokenizer:
         """Whether the checkpoint says how a conversation is written."""
         return "default" in self._templates
 
+    def to_json(self) -> str:
+        """The tokenizer as a tokenizer.json, for libraries that read one."""
+        return str(self._backend.to_str())
+
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Token ids of `text`; `add_special` adds what the tokenizer puts around a plain prompt
         (a first token, say). Rendered chats already hold it: encode those without.

@@ -12,7 +12,10 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from mkport.engine.gguf_file import convert_gguf
+from mkport.engine.gguf_tokenizer import tokenizer_files
 from mkport.engine.source import DEMO_PACKAGE, demo_file
+from mkport.engine.synth import byte_tokenizer
+from mkport.engine.tokenizer import Tokenizer
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, FFN = 32, 2, 4, 2, 16, 48
 
@@ -32,6 +35,27 @@ def demo_f32(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("demo") / "smollm2"
     convert_gguf(demo_file(), out, "f32")
     return out
+
+
+@pytest.fixture(scope="session")
+def demo_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """The demo model's tokenizer, without its weights."""
+    if importlib.util.find_spec(DEMO_PACKAGE) is None:
+        pytest.skip("the demo model is not installed")
+    fields = gguf.GGUFReader(demo_file()).fields
+    meta = {name: fields[name].contents() for name in fields if name.startswith("tokenizer.")}
+    out = tmp_path_factory.mktemp("demo_tokenizer")
+    for name, content in tokenizer_files(demo_file(), meta, 49152, 8192).items():
+        (out / name).write_text(json.dumps(content))
+    return Tokenizer.load(out)
+
+
+@pytest.fixture(scope="session")
+def single_bytes(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """The tokenizer of random checkpoints: every byte a token, then a beginning and an end."""
+    out = tmp_path_factory.mktemp("single_bytes")
+    byte_tokenizer(out, 300)
+    return Tokenizer.load(out)
 
 
 @pytest.fixture

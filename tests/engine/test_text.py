@@ -9,19 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import decoders, models
 
-from mkport.engine.synth import byte_tokenizer
 from mkport.engine.text import OutputText, StopStrings, StreamDecoder
 from mkport.engine.tokenizer import Tokenizer
 
 REPLACEMENT = "\ufffd"
-
-
-@pytest.fixture(scope="module")
-def single(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """Every byte a token."""
-    folder = tmp_path_factory.mktemp("bytes")
-    byte_tokenizer(folder, 300)
-    return Tokenizer.load(folder)
 
 
 def ids_of(tokenizer: Tokenizer, data: bytes) -> list[int]:
@@ -57,10 +48,10 @@ stop_lists = st.lists(st.text("abc\n", min_size=1, max_size=5), max_size=5)
 @example(text="aab", stops=["ab", "aab", "b"])
 @example(text="abcabd", stops=["abcabc", "cab"])
 def test_a_stop_string_is_found_whole_and_nothing_of_it_is_shown(
-    single: Tokenizer, text: str, stops: list[str]
+    single_bytes: Tokenizer, text: str, stops: list[str]
 ) -> None:
-    out = OutputText(single, stops)
-    pieces, used = run(out, ids_of(single, text.encode()))
+    out = OutputText(single_bytes, stops)
+    pieces, used = run(out, ids_of(single_bytes, text.encode()))
     shown, stop, taken = slow_stop(text, stops)
     assert ("".join(pieces), out.stopped, used) == (shown, stop, taken)
     # what is held back at any time is no more than a stop's beginning
@@ -105,11 +96,11 @@ def test_a_stop_string_may_straddle_tokens_and_sit_inside_one(tmp_path: Path) ->
     ("min_tokens", "shown"), [(0, ""), (1, "a"), (2, "ab"), (3, "abab"), (4, "abab"), (9, "ababab")]
 )
 def test_stops_are_not_looked_for_in_the_first_tokens(
-    single: Tokenizer, min_tokens: int, shown: str
+    single_bytes: Tokenizer, min_tokens: int, shown: str
 ) -> None:
     stops = ["ab", "b"] if min_tokens == 1 else ["ab"]
-    out = OutputText(single, stops, min_tokens)
-    pieces, _ = run(out, ids_of(single, b"ababab"))
+    out = OutputText(single_bytes, stops, min_tokens)
+    pieces, _ = run(out, ids_of(single_bytes, b"ababab"))
     assert "".join(pieces) == shown
 
 
@@ -117,32 +108,38 @@ def test_stops_are_not_looked_for_in_the_first_tokens(
 @example(data="🦤é日".encode())
 @example(data=b"\xf0\x9f\xa6")
 @example(data=b"\xed\xa0\x80\xc3\x28\xe6\x97")
-def test_any_bytes_stream_to_what_they_decode_to(single: Tokenizer, data: bytes) -> None:
-    stream = StreamDecoder(single)
-    pieces = [stream.push(token) for token in ids_of(single, data)]
-    assert "".join(pieces) + stream.finish() == single.decode(ids_of(single, data))
+def test_any_bytes_stream_to_what_they_decode_to(single_bytes: Tokenizer, data: bytes) -> None:
+    stream = StreamDecoder(single_bytes)
+    pieces = [stream.push(token) for token in ids_of(single_bytes, data)]
+    assert "".join(pieces) + stream.finish() == single_bytes.decode(ids_of(single_bytes, data))
     assert "".join(pieces).encode(errors="strict") is not None
     assert stream.finish() == ""
 
 
 def test_a_character_waits_for_its_bytes_and_a_broken_one_does_not_stop_the_rest(
-    single: Tokenizer,
+    single_bytes: Tokenizer,
 ) -> None:
-    stream = StreamDecoder(single)
-    dodo = ids_of(single, "🦤".encode())
+    stream = StreamDecoder(single_bytes)
+    dodo = ids_of(single_bytes, "🦤".encode())
     assert [stream.push(t) for t in dodo] == ["", "", "", "🦤"]
-    broken = [*dodo[:2], *ids_of(single, b"ok")]
+    broken = [*dodo[:2], *ids_of(single_bytes, b"ok")]
     assert [stream.push(t) for t in broken] == ["", "", REPLACEMENT + "o", "k"]
     assert stream.push(dodo[0]) == "" and stream.finish() == REPLACEMENT
 
 
-def test_special_tokens_show_only_when_asked(single: Tokenizer) -> None:
-    begin, end = single.vocab_size - 2, single.vocab_size - 1
-    ids = [begin, *ids_of(single, b"hi"), end]
-    assert run(OutputText(single), ids)[0] == ["", "h", "i", "", ""]
-    assert run(OutputText(single, skip_special=False), ids)[0] == ["<s>", "h", "i", "</s>", ""]
+def test_special_tokens_show_only_when_asked(single_bytes: Tokenizer) -> None:
+    begin, end = single_bytes.vocab_size - 2, single_bytes.vocab_size - 1
+    ids = [begin, *ids_of(single_bytes, b"hi"), end]
+    assert run(OutputText(single_bytes), ids)[0] == ["", "h", "i", "", ""]
+    assert run(OutputText(single_bytes, skip_special=False), ids)[0] == [
+        "<s>",
+        "h",
+        "i",
+        "</s>",
+        "",
+    ]
     # a stop string may be a special token's text, if that is shown
-    out = OutputText(single, ["</s>"], skip_special=False)
+    out = OutputText(single_bytes, ["</s>"], skip_special=False)
     assert "".join(run(out, ids)[0]) == "<s>hi" and out.stopped == "</s>"
 
 
@@ -166,15 +163,15 @@ def test_a_vocabulary_of_pieces_streams_too(tmp_path: Path) -> None:
     assert "".join(shown) == pieces.decode(ids)
 
 
-def test_the_cost_is_linear(single: Tokenizer) -> None:
+def test_the_cost_is_linear(single_bytes: Tokenizer) -> None:
     stops = ["a" * 400 + "b", *(("a" * k) + "c" for k in range(1, 15))]
 
     def seconds(length: int) -> float:
-        ids = ids_of(single, b"a" * length)
+        ids = ids_of(single_bytes, b"a" * length)
         best = float("inf")
         for _ in range(3):
             started = time.perf_counter()
-            run(OutputText(single, stops), ids)
+            run(OutputText(single_bytes, stops), ids)
             best = min(best, time.perf_counter() - started)
         return best
 
