@@ -11,6 +11,7 @@ from itertools import count
 
 import numpy as np
 
+from mkport.engine.grammar import Matcher
 from mkport.engine.logprobs import prompt_logprobs, token_logprob
 from mkport.engine.request import Accepted, Event, Reason, Sampling, Stats, TokenLogprob
 from mkport.engine.runner import Runner
@@ -31,6 +32,7 @@ class Choice:
     sampler: Sampler
     text: OutputText
     tokens: Tokens
+    matcher: Matcher | None = None  # of its grammar, if it has one
 
 
 @dataclass(eq=False)
@@ -142,9 +144,7 @@ class Core:
                 rows.append(row - 1)
             else:
                 self._end(job, choice, "length")
-        if rows:
-            every = rows == list(range(len(rows)))
-            self._sample(ready, logits[: len(rows)] if every else logits[rows])
+        self._sample(ready, rows, logits)
         return begun
 
     def _accept(self, job: Job, choice: Choice) -> None:
@@ -167,24 +167,37 @@ class Core:
         except RowError as error:
             self._end_all(job, "error", str(error))
 
-    def _sample(self, ready: list[tuple[Job, Choice]], logits: np.ndarray) -> None:
-        """Each choice's next token, from its row of logits."""
-        chosen = choose_all(
-            [choice.sampler for _, choice in ready],
-            logits,
-            [None for _ in ready],
-            [choice.tokens.computed - 1 for _, choice in ready],
-        )
-        for (job, choice), token, row in zip(ready, chosen, logits, strict=True):
+    def _sample(self, ready: list[tuple[Job, Choice]], rows: list[int], logits: np.ndarray) -> None:
+        """Each choice's next token, from its row of logits; one that gives none ends its choice."""
+        masks: list[np.ndarray | None] = []
+        for place in reversed(range(len(ready))):
+            job, choice = ready[place]
+            try:
+                masks.insert(0, choice.matcher.mask() if choice.matcher else None)
+            except RowError as error:
+                self._end(job, choice, "error", str(error))
+                del ready[place], rows[place]
+        if not ready:
+            return
+        every = rows == list(range(len(rows)))  # no copy then
+        wanted = logits[: len(rows)] if every else logits[rows]
+        positions = [choice.tokens.computed - 1 for _, choice in ready]
+        samplers = [choice.sampler for _, choice in ready]
+        chosen = choose_all(samplers, wanted, masks, positions)
+        for (job, choice), token, row in zip(ready, chosen, wanted, strict=True):
             try:
                 if isinstance(token, RowError):
                     raise token
-                logprobs = self._logprobs(job, choice, token, row)
+                event = self._said(job, choice, token, self._logprobs(job, choice, token, row))
             except RowError as error:
                 self._end(job, choice, "error", str(error))
                 continue
             self.generation_tokens += 1
-            self._say(job, choice, token, logprobs)
+            if event.reason is None:
+                choice.tokens.tokens.append(token)
+            else:
+                self._forget(choice)
+            self._tell(job, event)
 
     def _logprobs(
         self, job: Job, choice: Choice, token: int, logits: np.ndarray
@@ -194,35 +207,28 @@ class Core:
             return ()
         return (token_logprob(logits, token, top, choice.tokens.computed - 1),)
 
-    def _say(
+    def _said(
         self, job: Job, choice: Choice, token: int, logprobs: tuple[TokenLogprob, ...]
-    ) -> None:
-        """A token has been chosen: its text, and whether it is the last."""
-        s, tokens = job.sampling, choice.tokens
+    ) -> Event:
+        """What a token adds to its choice's text, and whether it is the last. Raises RowError."""
+        s = job.sampling
+        if token in s.stop_token_ids or (token in self._eos and not s.ignore_eos):
+            stop = token if token in s.stop_token_ids else None
+            return Event(choice.index, choice.text.finish(), (token,), logprobs, "stop", stop)
+        text = choice.text.push(token)
+        if choice.matcher is not None:
+            choice.matcher.accept(token)
         reason: Reason | None = None
-        stop: str | int | None = None
-        text = ""
-        if token in s.stop_token_ids:
-            reason, stop = "stop", token
-        elif token in self._eos and not s.ignore_eos:
+        if choice.text.stopped is not None or (choice.matcher and choice.matcher.finished):
             reason = "stop"
-        else:
-            text = choice.text.push(token)
-            if choice.text.stopped is not None:
-                reason, stop = "stop", choice.text.stopped
-            elif choice.sampler.produced >= s.max_tokens or len(tokens.tokens) + 1 >= self.context:
-                reason = "length"
-        if reason is None:
-            tokens.tokens.append(token)
-        else:
+        elif (
+            choice.sampler.produced >= s.max_tokens
+            or len(choice.tokens.tokens) + 1 >= self.runner.limits.context
+        ):
+            reason = "length"
+        if reason is not None:
             text += choice.text.finish()
-            self._forget(choice)
-        self._tell(job, Event(choice.index, text, (token,), logprobs, reason, stop))
-
-    @property
-    def context(self) -> int:
-        """Positions that a sequence can have, prompt and output together."""
-        return self.runner.limits.context
+        return Event(choice.index, text, (token,), logprobs, reason, choice.text.stopped)
 
     def _end_all(self, job: Job, reason: Reason, error: str = "") -> None:
         for choice in job.choices:

@@ -12,11 +12,12 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 from mkport.bandwidth import usable_cores
 from mkport.engine.capacity import Settings, plan_capacity, widths
 from mkport.engine.core import Choice, Core, Job
+from mkport.engine.grammar import Grammars
 from mkport.engine.load import LoadedModel, load
 from mkport.engine.request import QueueFull, Reason, Sampling, Stats, TokenLogprob
 from mkport.engine.runner import CpuRunner, Runner
@@ -97,6 +98,7 @@ class Engine:
     ) -> None:
         self.name, self.vocab, self.tokenizer = name, vocab, tokenizer
         self.context, self.max_batch = runner.limits.context, runner.limits.sequences
+        self.grammars = Grammars(tokenizer, vocab)
         self._runner = runner
         self._core = Core(runner, tokenizer.eos_ids)
         self._inbox: queue.SimpleQueue[tuple[str, Job | None]] = queue.SimpleQueue()
@@ -111,10 +113,11 @@ class Engine:
         self._thread.start()
 
     def submit(self, prompt: Sequence[int], sampling: Sampling, n: int = 1) -> EventStream:
-        """Queues a request of `n` choices; returns at once. Safe from any thread.
+        """Queues a request of `n` choices; returns at once, but for a grammar that `grammars` has
+        not compiled yet. Safe from any thread.
 
-        Raises UserError for a request that can never run, naming the limit; QueueFull when too many
-        wait, or the engine is closing.
+        Raises UserError for a request that can never run, naming the limit, or whose grammar does
+        not compile; QueueFull when too many wait, or the engine is closing.
         """
         ids = list(prompt)
         self._check(ids, sampling, n)
@@ -129,7 +132,8 @@ class Engine:
             text = OutputText(
                 self.tokenizer, sampling.stop, sampling.min_tokens, sampling.skip_special
             )
-            choices.append(Choice(index, sampler, text, tokens))
+            matcher = self.grammars.matcher(sampling.grammar) if sampling.grammar else None
+            choices.append(Choice(index, sampler, text, tokens, matcher))
         name = f"{self._prefix}-{next(self._names)}"
         stream = EventStream(name, n, lambda: self._inbox.put(("cancel", job)))
         job = Job(stream, ids, sampling, choices)
@@ -168,7 +172,7 @@ class Engine:
         sampling = Sampling(max_tokens, **fields)
         streams: list[EventStream] = []
         try:
-            for prompt in prompts if many else [prompts]:  # type: ignore[list-item]
+            for prompt in cast(list[Prompt], prompts if many else [prompts]):
                 streams.append(self._submit_waiting(self._ids(prompt), sampling, n))
             outputs = [output for s in streams for output in collect(s, n)]
         finally:
