@@ -1,6 +1,6 @@
 """What an op is: the record, the op declaration, the tensor table. Nothing here plans or runs."""
 
-from mkport.declare.access import Access, immutable, read, update, write
+from mkport.declare.access import Access, immutable, read, update, whole, write
 from mkport.declare.op import Arg, Bound, Op, integer, real, tensor
 from mkport.declare.record import RECORD, RECORD_WORDS, Field
 from mkport.declare.table import DTYPE_BYTES, TensorSpec
@@ -21,5 +21,6 @@ __all__ = [
     "real",
     "tensor",
     "update",
+    "whole",
     "write",
 ]

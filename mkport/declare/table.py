@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["weight", "input", "scratch", "state", "output"]
-DTYPE_BYTES = {"f32": 4, "bf16": 2, "i32": 4}
+# The first three are those of the ops that come with mkport; the rest occur in ported kernels.
+DTYPE_BYTES = {
+    "f32": 4, "bf16": 2, "i32": 4, "f16": 2, "f64": 8, "i64": 8, "i16": 2, "i8": 1, "u8": 1,
+}  # fmt: skip
 MAX_DIMS = 3  # of a logical shape
 
 

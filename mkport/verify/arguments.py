@@ -5,11 +5,13 @@ Bodies compute addresses from arguments and trust them, so this comes before any
 
 from collections.abc import Iterator
 
+from mkport.declare.table import DTYPE_BYTES
 from mkport.declare.valid import Shared
 from mkport.plan.graph import Graph, Node
 from mkport.verify.report import Problem
 
-_STORED_AS = {"f32": ("f32",), "i32": ("i32",), "weight": ("bf16", "f32"), "kv": ("bf16", "f32")}
+_STORED_AS = {dtype: (dtype,) for dtype in DTYPE_BYTES}
+_STORED_AS |= {"weight": ("bf16", "f32"), "kv": ("bf16", "f32")}
 _ONE_USE = ("input", "scratch")
 
 

@@ -21,12 +21,13 @@ from mkport.verify.arguments import argument_problems
 from mkport.verify.report import Box, Problem, tile_text
 
 # Columns of `Footprint.rows`.
-NODE, MODE, VARIES, BOX = range(4)
+NODE, MODE, VARIES, BOX, APART = range(5)
 # Values of the MODE column.
 READ, WRITE, UPDATE, IMMUTABLE = range(4)
 MODES = {"read": READ, "write": WRITE, "update": UPDATE, "immutable": IMMUTABLE}
 WRITES = ("write", "update")
 EMPTY = ("scratch", "output")  # kinds of tensors that hold nothing before a step
+_Touch = tuple[int, int, np.ndarray, bool]  # node, mode, bounds, apart
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Footprint:
     """The tables of one graph, and the problems found while building them.
 
     A row of `rows` is an access. Its boxes are `boxes[BOX]` for all tiles or, where it varies,
-    `boxes[BOX + tile]`. Rows lie grouped by tensor, in program order within one.
+    `boxes[BOX + tile]`; APART says that the node's tiles do not meet in it. Rows lie grouped by
+    tensor, in program order within one.
     """
 
     graph: Graph
@@ -42,7 +44,7 @@ class Footprint:
     args: np.ndarray  # int64 [nodes, MAX_ARGS], the argument words a record must carry
     tiles: np.ndarray  # int64 [nodes]
     tensors: tuple[str, ...]  # those written in the step or empty before it
-    rows: np.ndarray  # int64 [accesses, 4]
+    rows: np.ndarray  # int64 [accesses, 5]
     first: np.ndarray  # int64 [tensors + 1], where a tensor's rows start
     boxes: np.ndarray  # int32 [boxes, 2 * MAX_DIMS], in atoms
     grid: np.ndarray  # int64 [tensors, MAX_DIMS], atoms in each dimension
@@ -55,7 +57,7 @@ class Footprint:
         problems = _table_problems(graph)
         unfit = argument_problems(graph)
         problems += (problem for found in unfit.values() for problem in found)
-        touched: dict[str, list[tuple[int, int, np.ndarray]]] = {}
+        touched: dict[str, list[_Touch]] = {}
         kept = {name for name, spec in graph.tensors.items() if spec.kind in EMPTY}
         for number, node in enumerate(graph.nodes):
             for access in () if number in unfit else node.accesses:
@@ -65,7 +67,9 @@ class Footprint:
                 elif (name := node.args[access.arg]) is not None and node.tiles:
                     bounds = _bounds(access, node.tiles)
                     problems += _bounds_problems(graph, node, access, bounds)
-                    touched.setdefault(name, []).append((number, MODES[access.mode], bounds))
+                    touched.setdefault(name, []).append(
+                        (number, MODES[access.mode], bounds, access.apart)
+                    )
                     if access.mode in WRITES:
                         kept.add(name)
         tiles = [0 if n in unfit else node.tiles for n, node in enumerate(graph.nodes)]
@@ -171,7 +175,7 @@ def _bounds_problems(graph: Graph, node: Node, access: Access, bounds: np.ndarra
 
 def _tables(
     graph: Graph,
-    touched: dict[str, list[tuple[int, int, np.ndarray]]],
+    touched: dict[str, list[_Touch]],
     tiles: list[int],
     problems: list[Problem],
 ) -> Footprint:
@@ -181,13 +185,13 @@ def _tables(
     for number, node in enumerate(graph.nodes):
         words = node.op.encode(node.args, ids)
         args[number, : len(words)] = words
-    rows: list[tuple[int, int, int, int]] = []
+    rows: list[tuple[int, int, int, int, int]] = []
     first = [0]
     boxes: list[np.ndarray] = [np.zeros((0, 2 * MAX_DIMS), np.int32)]
     at = 0
     cuts: list[tuple[np.ndarray, ...]] = []
     for accesses in touched.values():
-        bounds = np.concatenate([b for _, _, b in accesses])
+        bounds = np.concatenate([b for _, _, b, _ in accesses])
         compressed = np.tile(np.array([0, 1] * MAX_DIMS, np.int32), (len(bounds), 1))
         edges = []
         for d in range(bounds.shape[1]):
@@ -196,8 +200,8 @@ def _tables(
             edges.append(cut)
         cuts.append(tuple(edges))
         boxes.append(compressed)
-        for number, mode, b in accesses:
-            rows.append((number, mode, int(len(b) > 1), at))
+        for number, mode, b, apart in accesses:
+            rows.append((number, mode, int(len(b) > 1), at, int(apart)))
             at += len(b)
         first.append(len(rows))
     grid = np.ones((len(cuts), MAX_DIMS), np.int64)
@@ -209,7 +213,7 @@ def _tables(
         args=args,
         tiles=np.array(tiles, np.int64),
         tensors=tuple(touched),
-        rows=np.array(rows, np.int64).reshape(-1, 4),
+        rows=np.array(rows, np.int64).reshape(-1, 5),
         first=np.array(first, np.int64),
         boxes=np.concatenate(boxes),
         grid=grid,

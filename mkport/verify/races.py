@@ -1,15 +1,16 @@
 """Checks that every two touches of one atom, one of them a write, happen in program order.
 
-Nodes are taken in program order. Each atom remembers the record that wrote it last and, per worker,
-the last record that read it since; a touch is compared with these alone. That is enough: whatever
-came before them was compared with them, and happens-before is transitive. An order that is there
-but runs against program order is refused as well, since the later node would see the wrong bytes.
+Nodes are taken in program order. Each atom remembers the record that wrote it last (the last one of
+each worker, where a node's tiles write apart in one box) and, per worker, the last record that read
+it since; a touch is compared with these alone. That is enough: whatever came before them was
+compared with them, and happens-before is transitive. An order that is there but runs against
+program order is refused as well, since the later node would see the wrong bytes.
 """
 
 import numpy as np
 from numba import njit
 
-from mkport.verify.footprint import BOX, IMMUTABLE, MODE, NODE, READ, VARIES, Footprint
+from mkport.verify.footprint import APART, BOX, IMMUTABLE, MODE, NODE, READ, VARIES, Footprint
 from mkport.verify.records import Records
 from mkport.verify.report import MAX_PROBLEMS, Box, Problem, tile_text
 from mkport.verify.tiles import atoms_of, biggest
@@ -66,11 +67,15 @@ def _find(  # type: ignore[no-untyped-def]
     writer = np.empty(most, np.int64)  # the record that wrote an atom last
     readers = np.empty((most, workers), np.int32)  # per worker, 1 + index of the last reader since
     read = np.empty(most, np.bool_)  # whether there is any
+    some = (rows[:, APART] == 1).any()
+    writers = np.empty((most if some else 1, workers), np.int32)  # as readers, of boxes that many
+    spread = np.empty(most, np.bool_)  # records write apart
     checks = 0
     n = 0
     for t in range(len(grid)):
         writer[:] = -1
         read[:] = False
+        spread[:] = False
         begin = first[t]
         while begin < first[t + 1]:
             node = rows[begin, NODE]
@@ -101,6 +106,12 @@ def _find(  # type: ignore[no-untyped-def]
                             if phase == 1:
                                 writer[atom] = record
                                 read[atom] = False
+                                if rows[r, APART] == 1:
+                                    if turn == 0:
+                                        writers[atom] = 0
+                                    index = record - list_start[w] + 1
+                                    writers[atom, w] = max(writers[atom, w], index)
+                                spread[atom] = rows[r, APART] == 1
                                 continue
                             if phase == 2:
                                 if not read[atom]:
@@ -116,6 +127,12 @@ def _find(  # type: ignore[no-untyped-def]
                                 v = worker[earlier]
                                 if clock[record, v] <= earlier - list_start[v]:
                                     late = earlier
+                            if late < 0 and spread[atom]:
+                                checks += workers
+                                for v in range(workers):
+                                    if clock[record, v] < writers[atom, v]:
+                                        late = list_start[v] + writers[atom, v] - 1
+                                        break
                             if late < 0 and mode != READ and read[atom]:
                                 checks += workers
                                 for v in range(workers):

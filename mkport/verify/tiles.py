@@ -8,6 +8,7 @@ import numpy as np
 from numba import njit
 
 from mkport.verify.footprint import (
+    APART,
     BOX,
     EMPTY,
     IMMUTABLE,
@@ -81,18 +82,22 @@ def _find(rows, boxes, first, grid, tiles, owed, found):  # type: ignore[no-unty
                     if phase == 0 and not owed[t]:
                         continue
                     varies = rows[r, VARIES] == 1
+                    apart = rows[r, APART] == 1
                     for tile in range(tiles[node] if varies else 1):
                         box = rows[r, BOX] + tile
                         for p in range(atoms_of(boxes, box, grid, t, atoms)):
                             atom = atoms[p]
                             mine = node_of[atom] == node
                             alone = tile_of[atom] == tile and (varies or tiles[node] == 1)
+                            alone = alone or apart
                             what = -1
                             if phase == 0:
                                 if node_of[atom] < 0:
                                     what = NOT_WRITTEN
                             elif phase == 1:
-                                if (mine and not alone) or (not varies and tiles[node] > 1):
+                                if (mine and not alone) or (
+                                    not varies and not apart and tiles[node] > 1
+                                ):
                                     what = TWO_WRITERS
                                 else:
                                     node_of[atom] = node

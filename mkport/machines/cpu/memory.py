@@ -12,8 +12,24 @@ NUMPY: dict[str, np.dtype] = {
     "f32": np.dtype(np.float32),
     "bf16": np.dtype(np.uint16),
     "i32": np.dtype(np.int32),
+    "f16": np.dtype(np.float16),
+    "f64": np.dtype(np.float64),
+    "i64": np.dtype(np.int64),
+    "i16": np.dtype(np.int16),
+    "i8": np.dtype(np.int8),
+    "u8": np.dtype(np.uint8),
 }
-POISON = {"f32": np.nan, "bf16": 0x7FC0, "i32": -(2**31)}  # NaN, NaN, an index that is never valid
+POISON: dict[str, float] = {  # NaN, or an index that is never valid
+    "f32": np.nan,
+    "bf16": 0x7FC0,
+    "i32": -(2**31),
+    "f16": np.nan,
+    "f64": np.nan,
+    "i64": -(2**63),
+    "i16": -(2**15),
+    "i8": -(2**7),
+    "u8": 2**8 - 1,
+}
 
 
 def allocate(dtype: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -22,16 +22,18 @@ from mkport.plan import Schedule, signal_of
 
 @dataclass(frozen=True)
 class Shared:
-    """Dynamic shared memory of one worker: two stage buffers of `stage` bytes and ring slots."""
+    """Dynamic shared memory of one worker: two stage buffers of `stage` bytes, ring slots, and
+    behind them `block` bytes that ported kernels' blocks share."""
 
     stage: int
     slots: int
+    block: int = 0
 
     @property
     def nbytes(self) -> int:
         """All of it."""
         fixed = CONSTANTS["FIXED_BYTES"]
-        return fixed + 2 * self.stage + self.slots * CONSTANTS["SLOT_BYTES"]
+        return fixed + 2 * self.stage + self.slots * CONSTANTS["SLOT_BYTES"] + self.block
 
 
 def shared_of(program: CudaProgram, schedule: Schedule, available: int) -> Shared:
@@ -41,6 +43,14 @@ def shared_of(program: CudaProgram, schedule: Schedule, available: int) -> Share
     more token rows than the program was composed for.
     """
     stage = 0
+    block = max((node.op.block_shared(node.bound) for node in schedule.graph.nodes), default=0)
+    block = -(-block // 128) * 128
+    available -= block
+    if available < CONSTANTS["FIXED_BYTES"] + 2 * CONSTANTS["SLOT_BYTES"]:
+        raise UserError(
+            f"A ported kernel has {block} bytes of shared memory beside a ring of two slots; a "
+            f"block of this device has {available + block} bytes. Port it with less."
+        )
     for node in schedule.graph.nodes:
         need = node.op.shared(node.bound, program.rows)
         if node.op.rows(node.bound) > program.rows:
@@ -57,7 +67,7 @@ def shared_of(program: CudaProgram, schedule: Schedule, available: int) -> Share
         stage = max(stage, need)
     stage = -(-stage // 128) * 128
     room = (available - CONSTANTS["FIXED_BYTES"] - 2 * stage) // CONSTANTS["SLOT_BYTES"]
-    return Shared(stage, min(room, CONSTANTS["MAX_SLOTS"]))
+    return Shared(stage, min(room, CONSTANTS["MAX_SLOTS"]), block)
 
 
 def check_ops(program: CudaProgram, schedule: Schedule) -> None:
