@@ -41,10 +41,9 @@ class Holdings:
             first = self.cache.first_seen(pool, computed)
             shared = [block.pages[number] for block in blocks[first:]]
             tables.append([NONE] * first + shared)
-            need = total - len(blocks)
-            if pool.window:
+            need = total - len(blocks) + sum(pool.is_kept(page) for page in shared)
+            if pool.window:  # what slides out of the window makes room
                 need = min(need, window_pages(pool.window, self.page))
-            need += sum(pool.is_kept(page) for page in shared)
             if pool.available < need + margin:
                 return False
         for pool, table in zip(self.pools, tables, strict=True):

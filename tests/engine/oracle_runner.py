@@ -1,0 +1,133 @@
+"""A runner without a model: its next token is a hash of all tokens before, and each slot of its
+cache holds a canary, the hash of the tokens up to its position, compared at every read.
+
+So a swapped row, a stale or foreign page, a half-filled block or a wrong resume cannot go unseen.
+"""
+
+import numpy as np
+
+from mkport.engine.prefix import NONE
+from mkport.engine.scheduler import Limits
+from mkport.engine.sequence import Copy, Part, Plan, Restore, Save, Sequence
+from mkport.trace import Trace
+
+VOCAB = 64
+MIX, START = 0x9E3779B97F4A7C15, 0x1234567
+MASK = (1 << 63) - 1
+EMPTY = -1  # a slot that nothing was written to
+
+
+class Wrong(AssertionError):
+    """What a read found is not what was to be there."""
+
+
+def after(state: int, token: int) -> int:
+    """The hash of a text that is one token longer."""
+    state = ((state ^ (token + 1)) * MIX) & MASK
+    return state ^ (state >> 29)
+
+
+def next_token(state: int) -> int:
+    """The token that follows a text."""
+    return (state >> 7) % VOCAB
+
+
+def continued(prompt: list[int], tokens: int) -> list[int]:
+    """What a prompt's output is to be."""
+    state, out = START, []
+    for token in prompt:
+        state = after(state, token)
+    for _ in range(tokens):
+        out.append(next_token(state))
+        state = after(state, out[-1])
+    return out
+
+
+class OracleRunner:
+    """Memory of canaries, [pool][page, slot], and page tables like a machine's."""
+
+    workers = 1
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.memory = [np.full((pages, limits.page), EMPTY, np.int64) for pages, _ in limits.pools]
+        columns = -(-limits.context // limits.page)
+        self.tables = [np.full((limits.sequences, columns), NONE) for _ in limits.pools]
+        self.reads = self.widest = 0
+        self._hashes: dict[Sequence, list[int]] = {}
+
+    def run(self, plan: Plan, trace: bool = False) -> np.ndarray:
+        """See `Runner`. The latest part goes first, so that none can read what a part before it
+        writes in the same step."""
+        for move in plan.moves:
+            self.move(move)
+        for pool, row, block, page in plan.entries:
+            assert 0 <= page < len(self.memory[pool])
+            self.tables[pool][row, block] = page
+        read: dict[Sequence, list[int]] = {}
+        for part in reversed(plan.parts):
+            self._extend_hashes(part)
+            self.write(part)
+            read[part.sequence] = self._read(part)
+        self.widest = max(self.widest, plan.tokens)
+        budget = self.limits.sequences + max(self.limits.chunk, self.limits.mixed_chunk)
+        assert plan.tokens <= budget, "more rows than the widest machine has"
+        assert len({id(part.sequence) for part in plan.parts}) == len(plan.parts)
+        states = [state for part in plan.parts for state in read[part.sequence]]
+        assert len(states) <= self.limits.sequences + self.limits.prompt_logits
+        logits = np.zeros((len(states), VOCAB), np.float32)
+        logits[np.arange(len(states)), [next_token(state) for state in states]] = 1.0
+        return logits
+
+    def trace(self) -> Trace:
+        """There is none."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+    def move(self, move: Save | Restore | Copy) -> None:
+        """Moves canaries between pages and the host."""
+        if isinstance(move, Copy):
+            self.memory[move.pool][move.target] = self.memory[move.pool][move.source]
+        elif isinstance(move, Save):
+            move.sequence.saved = [m[p] for m, p in zip(self.memory, move.pages, strict=True)]
+        else:
+            for m, pages, saved in zip(self.memory, move.pages, move.sequence.saved, strict=True):
+                m[pages] = saved
+
+    def write(self, part: Part) -> None:
+        """A part's canaries go to their slots."""
+        positions = np.arange(part.start, part.start + part.count)
+        canaries = self._hashes[part.sequence][part.start : part.start + part.count]
+        for pool in range(len(self.memory)):
+            pages = self._pages(pool, part.sequence.row, positions)
+            self.memory[pool][pages, positions % self.limits.page] = canaries
+
+    def _read(self, part: Part) -> list[int]:
+        """Compares all that the part's tokens see; the hashes at its wanted rows, as read."""
+        row, end = part.sequence.row, part.start + part.count
+        found: list[int] = []
+        for pool, (_, window) in enumerate(self.limits.pools):
+            first = max(part.start - window + 1, 0) if window else 0
+            positions = np.arange(first, end)
+            pages = self._pages(pool, row, positions)
+            seen = self.memory[pool][pages, positions % self.limits.page]
+            expected = np.array(self._hashes[part.sequence][first:end])
+            if not np.array_equal(seen, expected):
+                at = first + int((seen != expected).argmax())
+                raise Wrong(f"pool {pool}, position {at} of a sequence at {part.start}")
+            self.reads += len(positions)
+            found = [int(state) for state in seen[len(seen) - part.wanted :]]
+        return found
+
+    def _pages(self, pool: int, row: int, positions: np.ndarray) -> np.ndarray:
+        pages: np.ndarray = self.tables[pool][row, positions // self.limits.page]
+        if (pages == NONE).any():
+            raise Wrong("an entry that was never made is followed")
+        return pages
+
+    def _extend_hashes(self, part: Part) -> None:
+        known = self._hashes.setdefault(part.sequence, [])
+        for token in part.sequence.tokens[len(known) : part.start + part.count]:
+            known.append(after(known[-1] if known else START, token))

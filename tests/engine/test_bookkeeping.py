@@ -1,0 +1,293 @@
+"""The engine's bookkeeping, without trusting a model: random steps over a runner of canaries."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from mkport.engine.core import Choice, Core, Job
+from mkport.engine.holdings import Holdings
+from mkport.engine.prefix import PrefixCache
+from mkport.engine.request import Event, Sampling
+from mkport.engine.sampling import Sampler
+from mkport.engine.scheduler import Limits
+from mkport.engine.sequence import Copy, Part, Restore, Save, Sequence
+from mkport.engine.stream import EventStream
+from mkport.engine.synth import byte_tokenizer
+from mkport.engine.text import OutputText
+from mkport.engine.tokenizer import Tokenizer
+from tests.engine.oracle_runner import VOCAB, OracleRunner, Wrong, continued
+
+PAGE = 4
+# one sequence alone nearly fills a pool, so that several preempt each other
+SMALL = Limits(
+    context=96,
+    page=PAGE,
+    pools=((30, 0), (20, 10)),
+    sequences=5,
+    chunk=16,
+    mixed_chunk=6,
+    prompt_logits=3,
+)
+
+
+def limits(**changes: Any) -> Limits:
+    return Limits(**{**vars(SMALL), **changes})
+
+
+class World:
+    """A core over canaries, what was asked of it, and what came of that."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, sizes: Limits = SMALL, seed: int = 0, runner: Any = OracleRunner
+    ) -> None:
+        self.draw = random.Random(seed)
+        self.runner = runner(sizes)
+        self.core = Core(self.runner, ())
+        self.tokenizer = tokenizer
+        self.open: dict[str, tuple[Job, list[list[int]]]] = {}
+        self.texts: list[list[int]] = []  # of outputs that ended, to be continued by other prompts
+        self.ended: Counter[str] = Counter()
+        self.forks = 0
+
+    def add(self, prompt: list[int], max_tokens: int, n: int = 1, every: bool = False) -> Job:
+        sampling = Sampling(
+            max_tokens, temperature=0.0, ignore_eos=True, prompt_logprobs=0 if every else None
+        )
+        choices: list[Choice] = []
+        for index in range(n):
+            leader = choices[0].tokens if choices else None
+            tokens = Sequence(0, list(prompt), len(prompt), every and leader is None, leader)
+            text = OutputText(self.tokenizer)
+            choices.append(Choice(index, Sampler(sampling, prompt, index), text, tokens))
+        stream = EventStream(str(len(self.open) + sum(self.ended.values())), n, lambda: None)
+        job = Job(stream, prompt, sampling, choices)
+        self.core.add(job)
+        self.open[stream.id] = job, [[] for _ in range(n)]
+        return job
+
+    def add_random(self) -> None:
+        draw, context = self.draw, self.core.runner.limits.context
+        prompt: list[int] = []
+        if self.texts and draw.random() < 0.6:  # a follow-up turn, or the same prompt again
+            prompt = draw.choice(self.texts)
+            prompt = prompt[: draw.randint(1, len(prompt))] if draw.random() < 0.4 else prompt
+        more = 0 if prompt and draw.random() < 0.3 else draw.randint(1, context // 2)
+        prompt = [*prompt, *(draw.randrange(VOCAB) for _ in range(more))][: context - 1]
+        n = draw.choice([1, 1, 1, 2, 3])
+        for _ in range(draw.choice([1, 1, 2])):  # twins arrive together
+            self.add(prompt, draw.randint(1, context), n, every=draw.random() < 0.1)
+
+    def cancel(self) -> None:
+        job, _ = self.draw.choice(list(self.open.values()))
+        self.core.cancel(job)
+
+    def step(self) -> None:
+        """One round, and its events checked."""
+        self.core.step()
+        self.read()
+
+    def read(self) -> None:
+        for job, outputs in list(self.open.values()):
+            while job.stream._events:
+                self.check(job, next(job.stream), outputs)
+            if not job.stream._open:
+                del self.open[job.stream.id]
+                self.texts = [*self.texts[-20:], [*job.prompt, *outputs[0]]]
+
+    def check(self, job: Job, event: Event, outputs: list[list[int]]) -> None:
+        own = outputs[event.choice]
+        own += event.ids
+        if event.reason is None:
+            return
+        self.ended[event.reason] += 1
+        assert event.error == ""
+        room = self.core.runner.limits.context - len(job.prompt)
+        expected = continued(job.prompt, min(job.sampling.max_tokens, room))
+        assert own == (expected if event.reason == "length" else expected[: len(own)])
+        accepted = job.stream.accepted
+        if own:
+            assert accepted is not None and accepted.prompt_tokens == len(job.prompt)
+            if job.sampling.prompt_logprobs is not None:
+                assert len(accepted.prompt_logprobs) == len(job.prompt)
+
+    def random_steps(self, steps: int, each: Callable[[], object] = lambda: None) -> None:
+        for _ in range(steps):
+            chance = self.draw.random()
+            if chance < 0.12 and len(self.open) < 12:
+                self.add_random()
+            elif chance < 0.15 and self.open:
+                self.cancel()
+                self.read()
+            elif chance < 0.155:
+                self.core.scheduler.holdings.cache.reset()
+            if self.core.scheduler.busy:
+                self.step()
+            each()
+
+    def drain(self) -> None:
+        while self.core.scheduler.busy:
+            self.step()
+        assert not self.open and not self.core.jobs
+        self.core.scheduler.check()
+        for pool in self.core.scheduler.holdings.pools:
+            assert pool.held == 0 and pool.available == pool.pages
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    folder = tmp_path_factory.mktemp("bytes")
+    byte_tokenizer(folder, 288)
+    return Tokenizer.load(folder)
+
+
+@pytest.fixture
+def world(tokenizer: Tokenizer) -> Iterator[Callable[..., World]]:
+    yield partial(World, tokenizer)
+
+
+SIZES = {
+    "both pools": SMALL,
+    "a tight window pool": limits(pools=((60, 0), (9, 10)), sequences=4),
+    "full layers alone": limits(pools=((26, 0),)),
+    "sliding layers alone": limits(pools=((14, 10),)),
+    "window of one": limits(pools=((40, 0), (12, 1))),
+    "page above the window": limits(page=16, pools=((7, 0), (6, 7))),
+    "window of whole pages": limits(pools=((30, 0), (20, 8))),
+    "one at a time": limits(sequences=1, pools=((24, 0), (6, 10)), chunk=1, mixed_chunk=1),
+    "no cache": limits(prefix_cache=False),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_random_steps(world: Callable[..., World], name: str) -> None:
+    w = world(SIZES[name], seed=len(name))
+    w.random_steps(1500)
+    w.drain()
+    scheduler = w.core.scheduler
+    assert w.ended["length"] > 20 and w.ended["abort"] > 5 and not w.ended["error"]
+    assert (scheduler.found > 0) == SIZES[name].prefix_cache
+    assert scheduler.preemptions > 0 or SIZES[name].sequences == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_a_hundred_thousand_random_steps(world: Callable[..., World], seed: int) -> None:
+    for turn, sizes in enumerate(SIZES.values()):
+        w = world(sizes, seed=100 * seed + turn)
+        w.random_steps(25_000 // len(SIZES) + 1, lambda: None)
+        w.drain()
+
+
+def test_pages_add_up_after_every_step(world: Callable[..., World]) -> None:
+    w = world(seed=5)
+    w.random_steps(400, w.core.scheduler.check)
+    w.drain()
+
+
+class Swapped(OracleRunner):
+    """Two rows of the page tables change places, once in a while."""
+
+    def write(self, part: Part) -> None:
+        super().write(part)
+        if part.start % 11 == 10:
+            for table in self.tables:
+                table[[0, 1]] = table[[1, 0]]
+
+
+class Stale(OracleRunner):
+    """One slot in many is not written."""
+
+    def write(self, part: Part) -> None:
+        if part.start % 13 != 12:
+            super().write(part)
+
+
+class WrongResume(OracleRunner):
+    """What comes back from the host comes in another order."""
+
+    def move(self, move: Save | Restore | Copy) -> None:
+        if isinstance(move, Restore):
+            move = Restore(move.sequence, [pages[::-1] for pages in move.pages])
+        super().move(move)
+
+
+class NoCopy(OracleRunner):
+    """A shared prompt's last page is not copied."""
+
+    def move(self, move: Save | Restore | Copy) -> None:
+        if not isinstance(move, Copy):
+            super().move(move)
+
+
+@pytest.mark.parametrize("runner", [Swapped, Stale, WrongResume, NoCopy])
+def test_a_faulty_machine_is_noticed(world: Callable[..., World], runner: type) -> None:
+    w = world(seed=1, runner=runner)
+    with pytest.raises(Wrong):
+        w.random_steps(3000)
+
+
+def half_filled(holdings: Holdings, sequence: Sequence) -> None:
+    """Enters a block when half of it is computed."""
+    computed = sequence.computed
+    sequence.computed = min(computed + PAGE // 2, len(sequence.tokens))
+    real_enter(holdings, sequence)
+    sequence.computed = computed
+
+
+def unwritten(holdings: Holdings, sequence: Sequence, count: int) -> list[tuple[int, int, int]]:
+    """Enters a step's blocks before the step has run."""
+    new = real_extend(holdings, sequence, count)
+    sequence.computed += count
+    real_enter(holdings, sequence)
+    sequence.computed -= count
+    return new
+
+
+def slides_early(holdings: Holdings, sequence: Sequence) -> None:
+    """Releases a window's pages one token too early."""
+    sequence.computed += 1
+    real_slide(holdings, sequence)
+    sequence.computed -= 1
+
+
+def sees_less(cache: PrefixCache, pool: Any, position: int) -> int:
+    """A window that is one block shorter when a prefix is looked up."""
+    return real_first_seen(cache, pool, position + PAGE if pool.window else position)
+
+
+def shares_the_last_page(
+    holdings: Holdings, sequence: Sequence, donor: Sequence, margin: int
+) -> list[Copy] | None:
+    copies = real_fork(holdings, sequence, donor, margin)
+    if copies:
+        for copy in copies:
+            sequence.tables[copy.pool][-1] = copy.source
+    return []
+
+
+real_enter, real_extend, real_slide = Holdings.enter, Holdings.extend, Holdings.slide
+real_first_seen, real_fork = PrefixCache.first_seen, Holdings.fork
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "fault"),
+    [
+        (Holdings, "enter", half_filled),
+        (Holdings, "extend", unwritten),
+        (Holdings, "slide", slides_early),
+        (PrefixCache, "first_seen", sees_less),
+        (Holdings, "fork", shares_the_last_page),
+    ],
+    ids=["half-filled block", "unwritten block", "early slide", "short window", "shared last page"],
+)
+def test_faulty_bookkeeping_is_noticed(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, owner: type, name: str, fault: Any
+) -> None:
+    monkeypatch.setattr(owner, name, fault)
+    w = world(seed=1)
+    with pytest.raises(AssertionError):
+        w.random_steps(3000, w.core.scheduler.check)
