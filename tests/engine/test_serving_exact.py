@@ -1,0 +1,168 @@
+"""What the engine says does not depend on how it came about: caches, chunks, batches, preemption,
+restarts. Greedy text is transformers' own; log probabilities are compared bit for bit."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from mkport.engine.engine import Engine, Output, collect
+from mkport.engine.load import LoadedModel, load
+from mkport.engine.request import Sampling
+from tests.engine.checkpoints import fields_of, one_program, prompts_of, save, theirs
+
+PAGE, WINDOW, VOCAB, TOKENS = 16, 24, 288, 40
+LENGTHS = (PAGE - 1, PAGE, PAGE + 1, WINDOW - 1, WINDOW, WINDOW + 1, 3 * PAGE, 70)
+FAMILIES = ("llama", "qwen3_moe", "cohere2_moe", "cohere2")  # the last two have windows
+# every option another way than the reference run's
+VARIANTS: dict[str, dict[str, Any]] = {
+    "no cache": {"prefix_cache": False},
+    "chunks of 1": {"prefill_chunk": 1, "mixed_chunk": 1},
+    "chunks of 7": {"prefill_chunk": 7, "mixed_chunk": 7},
+    "chunks of 64": {"prefill_chunk": 64, "mixed_chunk": 64},
+    "large pages": {"page": 64},
+    "preempted": {"max_batch": 5, "kv_contexts": 1.5},
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], LoadedModel]:
+    """`model(family)`: a tiny float32 checkpoint that transformers wrote."""
+
+    @cache
+    def loaded(family: str) -> LoadedModel:
+        return load(str(save(tmp_path_factory.mktemp(family) / "model", fields_of(family))))
+
+    return loaded
+
+
+@contextmanager
+def serving(model: LoadedModel, kv_contexts: float = 12, **options: Any) -> Iterator[Engine]:
+    """An engine with room for the longest prompt; `kv_contexts` sizes its cache in such."""
+    config, context = model.config, 128
+    one = config.layers * 2 * config.kv_width * context * 4
+    sizes = {"max_model_len": context, "page": PAGE, "workers": 2} | options
+    sizes["kv_memory"] = int(kv_contexts * one)
+    with one_program(), Engine(model, **sizes) as engine:
+        yield engine
+
+
+def outputs(engine: Engine, prompts: list[list[int]], **fields: Any) -> list[Output]:
+    """All prompts at once, each with its log probabilities."""
+    given = {"temperature": 0.0, "logprobs": 2, "ignore_eos": True} | fields
+    sampling = Sampling(TOKENS, **given)
+    streams = [engine.submit(ids, sampling) for ids in prompts]
+    return [collect(stream)[0] for stream in streams]
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    return prompts_of(LENGTHS, VOCAB)
+
+
+@pytest.fixture(scope="module")
+def reference(
+    model: Callable[[str], LoadedModel], prompts: list[list[int]]
+) -> Callable[[str], list[Output]]:
+    """`reference(family)`: each prompt alone, in an engine of one row."""
+
+    @cache
+    def run(family: str) -> list[Output]:
+        with serving(model(family), max_batch=1) as engine:
+            return [outputs(engine, [ids])[0] for ids in prompts]
+
+    return run
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_text_is_transformers_s(
+    model: Callable[[str], LoadedModel],
+    reference: Callable[[str], list[Output]],
+    prompts: list[list[int]],
+    family: str,
+) -> None:
+    """Fed our text, transformers chooses each token of it at its place."""
+    found = reference(family)
+    fed = [[*ids, *out.ids[:-1]] for ids, out in zip(prompts, found, strict=True)]
+    logits = theirs(model(family).directory, fed, "float32")
+    for ids, out, rows in zip(prompts, found, logits, strict=True):
+        assert out.reason == "length" and len(out.ids) == TOKENS
+        assert rows[len(ids) - 1 :].argmax(1).tolist() == out.ids
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_bits_do_not_depend_on_how_a_prompt_is_run(
+    model: Callable[[str], LoadedModel],
+    reference: Callable[[str], list[Output]],
+    prompts: list[list[int]],
+    family: str,
+    variant: str,
+) -> None:
+    with serving(model(family), **{"max_batch": 4, **VARIANTS[variant]}) as engine:
+        assert outputs(engine, prompts) == reference(family)
+        again = outputs(engine, prompts)
+        assert again == reference(family)
+        stats = engine.stats()
+    assert (stats.preemptions > 0) == (variant == "preempted")
+    if variant == "no cache":
+        assert stats.prefix_hits == 0
+    elif variant != "preempted":
+        assert stats.prefix_hits > 0
+
+
+@pytest.mark.parametrize("batch", range(2, 9))
+def test_the_bits_do_not_depend_on_the_batch(
+    model: Callable[[str], LoadedModel],
+    reference: Callable[[str], list[Output]],
+    prompts: list[list[int]],
+    batch: int,
+) -> None:
+    family = FAMILIES[batch % len(FAMILIES)]
+    with serving(model(family), max_batch=batch) as engine:
+        assert outputs(engine, prompts) == reference(family)
+
+
+@pytest.mark.parametrize("family", ["llama", "cohere2_moe"])
+def test_a_follow_up_turn_finds_what_was_generated(
+    model: Callable[[str], LoadedModel], prompts: list[list[int]], family: str
+) -> None:
+    with serving(model(family), prefix_cache=False) as engine:
+        turn = prompts[5] + outputs(engine, [prompts[5]])[0].ids + prompts[0]
+        fresh = outputs(engine, [turn])[0]
+    with serving(model(family)) as engine:
+        outputs(engine, [prompts[5]])
+        stream = engine.submit(turn, Sampling(TOKENS, temperature=0, logprobs=2, ignore_eos=True))
+        assert collect(stream)[0] == fresh
+        ran = len(prompts[5]) + TOKENS - 1  # the last token was never run
+        assert stream.accepted is not None
+        assert stream.accepted.cached_tokens == ran // PAGE * PAGE
+        whole = engine.submit(turn[:48], Sampling(1, temperature=0))  # three pages, all known
+        collect(whole)
+        assert whole.accepted is not None and whole.accepted.cached_tokens == 32
+
+
+@pytest.mark.parametrize("family", ["llama", "cohere2_moe"])
+def test_a_seed_gives_the_same_text_in_every_company(
+    model: Callable[[str], LoadedModel], prompts: list[list[int]], family: str
+) -> None:
+    """Alone, in a crowd, preempted, after a restart, and as each of n choices."""
+    drawn: dict[str, Any] = {"temperature": 1.0, "top_p": 0.95, "seed": 11}
+    with serving(model(family), max_batch=1) as engine:
+        alone = [outputs(engine, [ids], **drawn)[0] for ids in prompts]
+    assert len({tuple(out.ids) for out in alone}) == len(alone)
+    for options in ({"max_batch": 8}, {"max_batch": 5, "kv_contexts": 1.5}):
+        with serving(model(family), **options) as engine:
+            crowd = [engine.submit(ids, Sampling(30, ignore_eos=True)) for ids in prompts[:3]]
+            assert outputs(engine, prompts, **drawn) == alone
+            for stream in crowd:
+                stream.cancel()
+            sampling = Sampling(TOKENS, ignore_eos=True, logprobs=2, **drawn)
+            choices = collect(engine.submit(prompts[3], sampling, n=3), 3)
+            assert choices[0] == alone[3]
+            assert len({tuple(out.ids) for out in choices}) == 3
