@@ -303,17 +303,20 @@ inline void mk_ring_expect(mk_barrier* full, int bytes) {
   }
   mk_sync_warp();
 }
-inline void mk_ring_rows(mk_barrier* full, char* to, int to_pitch, const void* from,
-                         int64_t from_pitch, int bytes, int rows, uint64_t) {
-  const int row = mk_lane();
-  if (row >= rows) return;
-  char* target = to + row * to_pitch;
-  const char* source = static_cast<const char*>(from) + row * from_pitch;
+inline void mk_ring_copy(mk_barrier* full, char* target, const void* from, int bytes, uint64_t) {
+  const char* source = static_cast<const char*>(from);
   if ((reinterpret_cast<uintptr_t>(target) | reinterpret_cast<uintptr_t>(source) | bytes) % 16)
     mk_host::fault("a ring copy's addresses and size are multiples of 16 bytes");
   memset(target, 0xff, bytes);  // NaN until the copy has ended
   mk_host::world->workers[mk_host::warp->worker].copies.push_back(
       {target, source, bytes, &mk_look(full)});
+}
+inline void mk_ring_rows(mk_barrier* full, char* to, int to_pitch, const void* from,
+                         int64_t from_pitch, int bytes, int rows, uint64_t policy) {
+  const int row = mk_lane();
+  if (row < rows)
+    mk_ring_copy(full, to + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
+                 bytes, policy);
 }
 inline void mk_ring_end(mk_barrier*) {}
 inline void mk_ring_drain(mk_barrier* full, int parity) {

@@ -19,7 +19,10 @@
 
 namespace mk_host {
 
-constexpr size_t kStack = MK_ASAN ? 256 << 10 : 64 << 10;  // bytes; touched pages only are used
+#ifndef MK_STACK_KB
+#define MK_STACK_KB (MK_ASAN ? 256 : 64)
+#endif
+constexpr size_t kStack = size_t(MK_STACK_KB) << 10;         // bytes; touched pages only are used
 constexpr uint64_t kCanary = 0x6d6b706f72742121;           // at a stack's end: it was not overrun
 
 struct Fiber {

@@ -81,6 +81,9 @@ class HostMachine:
         self.times = np.split(times, self._firsts[1:-1]) if trace else []
         self._step += 1
 
+    def close(self) -> None:
+        """There is nothing to end."""
+
     def poison(self) -> None:
         """Fills scratch and outputs with NaN and impossible indices."""
         for name, spec in self.schedule.graph.tensors.items():

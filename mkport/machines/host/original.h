@@ -2,11 +2,10 @@
 // Every load and store goes through the hooks of original_run.h, which is compiled apart, since
 // the hooks must not watch themselves.
 #pragma once
-#include <stddef.h>
-#include <stdint.h>
-
 #include <tuple>
 #include <utility>
+
+#include "original_types.h"
 
 #define __global__
 #define __device__
@@ -17,36 +16,42 @@
 
 typedef void (*MkAct)(void** given, uint32_t lanes);
 extern "C" {
-int mk_thread() __attribute__((const));
-int mk_lane() __attribute__((const));
-void mk_meet(unsigned mask, const char* what, int line, void* given, MkAct act);
-void mk_may_leave();
-unsigned mk_present();
-void mk_junk(void* to, size_t bytes);
-void mk_atomic(void* p, size_t bytes, bool order_matters, int line);
-void mk_touch(const void* p, size_t bytes, bool write);
-long long mk_ticks();
-[[noreturn]] void mk_fault(const char* what);
-struct MkSync {
-  int any, all, count;
-};
-MkSync mk_sync(int p, int line);
-struct MkIndex3 {
-  unsigned x, y, z;
-};
-MkIndex3 mk_index(int which) __attribute__((const));  // thread, block, block's size, grid's
-void mk_product16(float* d, const unsigned* a, unsigned b0, unsigned b1);
-void mk_matrix4(unsigned* m, const void* row);
-unsigned mk_turned8(unsigned pair);
-void mk_copy16(void* to, const void* from);
-void mk_end_copies();
-void mk_wait_copies(int groups);
+int mko_lane() __attribute__((const));
+void mko_meet(unsigned mask, const char* what, int line, void* given, MkAct act);
+void mko_may_leave();
+unsigned mko_present();
+void mko_junk(void* to, size_t bytes);
+void mko_atomic(void* p, size_t bytes, bool order_matters, int line);
+long long mko_ticks();
+[[noreturn]] void mko_fault(const char* what);
+MkSync mko_sync(int p, int line);
+MkIndex3 mko_index(int which) __attribute__((const));  // thread, block, block's size, grid's
+void mko_product16(float* d, const unsigned* a, unsigned b0, unsigned b1);
+void mko_matrix4(unsigned* m, const void* row);
+unsigned mko_turned8(unsigned pair);
+void mko_copy16(void* to, const void* from);
+void mko_end_copies();
+void mko_wait_copies(int groups);
 }
+#define mk_lane mko_lane
+#define mk_meet mko_meet
+#define mk_may_leave mko_may_leave
+#define mk_present mko_present
+#define mk_junk mko_junk
+#define mk_atomic mko_atomic
+#define mk_ticks mko_ticks
+#define mk_fault mko_fault
+#define mk_product16 mko_product16
+#define mk_matrix4 mko_matrix4
+#define mk_turned8 mko_turned8
+#define mk_copy16 mko_copy16
+#define mk_end_copies mko_end_copies
+#define mk_wait_copies mko_wait_copies
 
 #include "names.h"
 
 inline uint3 mk_index3(int which) {
-  const MkIndex3 i = mk_index(which);
+  const MkIndex3 i = mko_index(which);
   return {i.x, i.y, i.z};
 }
 #define threadIdx (mk_index3(0))
@@ -54,17 +59,12 @@ inline uint3 mk_index3(int which) {
 #define blockDim (dim3(mk_index3(2)))
 #define gridDim (dim3(mk_index3(3)))
 
-inline void __syncthreads(MK_LINE) { mk_sync(0, line); }
-inline int __syncthreads_or(int p, MK_LINE) { return mk_sync(p, line).any; }
-inline int __syncthreads_and(int p, MK_LINE) { return mk_sync(p, line).all; }
-inline int __syncthreads_count(int p, MK_LINE) { return mk_sync(p, line).count; }
+inline void __syncthreads(MK_LINE) { mko_sync(0, line); }
+inline int __syncthreads_or(int p, MK_LINE) { return mko_sync(p, line).any; }
+inline int __syncthreads_and(int p, MK_LINE) { return mko_sync(p, line).all; }
+inline int __syncthreads_count(int p, MK_LINE) { return mko_sync(p, line).count; }
 
 // The way in: a kernel by its place, called with pointers to its arguments.
-struct MkKernel {
-  void (*call)(void** args);
-  const int* sizes;  // of the arguments, in bytes
-  int count;
-};
 template <class... A>
 struct MkCaller {
   template <void (*kernel)(A...), size_t... I>

@@ -178,12 +178,8 @@ inline void meet_some(uint32_t mask, const char* what, int line, void* given, Ac
   Warp& w = *warp;
   if (!(mask >> lane & 1)) fault("%s with the mask %08x, which leaves out the caller", what, mask);
   Group* group = nullptr;
-  for (Group& g : w.groups) {
+  for (Group& g : w.groups)
     if (g.met && g.mask == mask) group = &g;
-    if (g.met && g.mask != mask && (g.mask & mask & w.present))
-      fault("the lanes slipped: %s for the lanes %08x here (line %d), %s for the lanes %08x in "
-            "another lane of the warp (line %d)", what, mask, line, g.what, g.mask, g.line);
-  }
   for (Group& g : w.groups)
     if (!group && !g.met) group = &g;
   Group& g = *group;

@@ -1,0 +1,3 @@
+// Stands in cooperative_groups.h.
+#pragma once
+#include "../cooperative_groups.h"

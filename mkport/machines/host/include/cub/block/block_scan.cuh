@@ -1,0 +1,3 @@
+// Stands in cub.cuh.
+#pragma once
+#include "../cub.cuh"

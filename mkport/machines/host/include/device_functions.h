@@ -1,0 +1,2 @@
+// Names that names.h has already.
+#pragma once

@@ -1,0 +1,122 @@
+"""Runs an unmodified CUDA kernel on a CPU, several times over, and says whether it is well defined.
+
+The kernel's file includes nothing of mkport. Blocks run one after another and the threads of a
+block interleaved, both in orders drawn from a seed, with other junk in whatever nobody has filled.
+What a GPU would answer with garbage is found on the way: races, reads of what nobody wrote,
+accesses out of bounds or not aligned, barriers that threads slip past, deadlocks. Compiling is
+`original_build.py`'s; what a finding means for a port is the caller's.
+"""
+
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mkport.errors import UserError
+from mkport.port.original_build import NotBuilt, build_original
+from mkport.port.original_job import (
+    Finding,
+    Launch,
+    buffers_of,
+    job_text,
+    read_findings,
+    refused_arguments,
+)
+
+__all__ = ["Finding", "Launch", "NotBuilt", "Original", "run_original"]
+
+
+@dataclass(frozen=True)
+class Original:
+    """What some launches did: their buffers afterwards, and what was found.
+
+    `outputs` are the distinct arrays of the launches in the order of their first use, after the
+    first run. `equal`: every run left the same bits in all of them.
+    """
+
+    outputs: tuple[np.ndarray, ...]
+    equal: bool
+    findings: tuple[Finding, ...]
+
+    @property
+    def well_defined(self) -> bool:
+        """No finding is fatal, and all runs agree."""
+        return self.equal and not any(finding.fatal for finding in self.findings)
+
+
+def run_original(
+    source: str,
+    launches: Sequence[Launch],
+    *,
+    path: Path = Path("kernel.cu"),
+    seeds: int = 4,
+    seed: int = 0,
+    unfilled: Sequence[np.ndarray] = (),
+    include: Sequence[Path] = (),
+    define: Mapping[str, str] | None = None,
+    limit_s: float = 20.0,
+) -> Original:
+    """Runs launches of a file's kernels, one after another, under `seeds` seeds.
+
+    `source` is the text of the file without its host code, lines kept, and `path` where it came
+    from: its folder is searched for what it includes, after the folders `include`. The arrays of
+    the launches stay as they are. Those in `unfilled` hold nothing until a kernel writes there.
+    A run may take `limit_s` seconds. Raises UserError without a compiler or for arguments that do
+    not fit, and NotBuilt, with a line, where the compiler refuses the file.
+    """
+    folders = [*include, *([path.parent] if path.parent.is_dir() and path.is_file() else [])]
+    built = build_original(source, [launch.kernel for launch in launches], folders, define)
+    buffers = [array for _, array in buffers_of(launches).values()]
+    with tempfile.TemporaryDirectory() as work:
+        files = [Path(work) / name for name in ("job", "data", "out", "findings")]
+        files[0].write_text(job_text(launches, built, unfilled, seeds, seed, limit_s))
+        files[1].write_bytes(b"".join(array.tobytes() for array in buffers))
+        command = [str(built.program), *map(str, files)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        if done.returncode == 5:
+            raise refused_arguments(done.stdout, launches)
+        if done.returncode:
+            raise UserError(
+                f"The program of {path} ended with {done.returncode} before its kernels ran: "
+                f"{done.stderr.strip()[:1000]}"
+            )
+        findings, states = read_findings(files[3].read_text(errors="replace"), built.program)
+        runs = _split(files[2].read_bytes(), buffers, len(states))
+    names = [name for name, _ in buffers_of(launches).values()]
+    different = _difference(runs, names) if not any(states) else None
+    if different:
+        findings.append(Finding("seeds", 0, different, True))
+    return Original(runs[0], different is None and not any(states), tuple(findings))
+
+
+def _split(data: bytes, buffers: Sequence[np.ndarray], seeds: int) -> list[tuple[np.ndarray, ...]]:
+    """The buffers after each run."""
+    runs, at = [], 0
+    for _ in range(seeds):
+        arrays = []
+        for like in buffers:
+            part = data[at : at + like.nbytes]
+            arrays.append(np.frombuffer(part, like.dtype).reshape(like.shape).copy())
+            at += like.nbytes
+        runs.append(tuple(arrays))
+    return runs
+
+
+def _difference(runs: Sequence[tuple[np.ndarray, ...]], names: Sequence[str]) -> str | None:
+    """Where two runs differ first, in words."""
+    for number, arrays in enumerate(runs[1:], 1):
+        for name, first, here in zip(names, runs[0], arrays, strict=True):
+            changed = np.flatnonzero(
+                np.frombuffer(first.tobytes(), np.uint8) != np.frombuffer(here.tobytes(), np.uint8)
+            )
+            if changed.size:
+                at = int(changed[0]) // first.itemsize
+                values = first.reshape(-1)[at], here.reshape(-1)[at]
+                return (
+                    f"element {at} of {name} is {values[0]} in one order of the threads and "
+                    f"{values[1]} in another (run {number})"
+                )
+    return None

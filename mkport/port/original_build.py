@@ -1,0 +1,201 @@
+"""Compiles a user's CUDA file, as it is, into a program that runs its kernels on a CPU.
+
+The file is compiled with a hook at every load and store; what answers the hooks is compiled apart,
+once. Which arrays are in shared memory is read off the compiled file. Running is `original.py`'s.
+"""
+
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import mkport.machines.host as host
+from mkport.cache import cache_dir
+from mkport.errors import UserError
+from mkport.machines.host.build import compiler
+
+HOST = Path(host.__file__).parent
+SOURCE = "original.cu"  # the name under which the user's text is compiled
+DYNAMIC_BYTES = 232448  # of dynamic shared memory, as in original_run.h
+COMMON = ("-std=c++17", "-fno-pie", "-ffp-contract=off", "-w")
+HOOKED = ("-O1", "-g", "-fsanitize=thread", "-fno-strict-aliasing")
+GNU = (  # a vector is loaded as a whole; volatile accesses have hooks of their own
+    "-fno-extern-tls-init", "-fno-gnu-unique", "-fpermissive", "-fno-tree-sra",
+    "--param=tsan-distinguish-volatile=1",
+)  # fmt: skip
+CLANG = ("-mllvm", "-tsan-distinguish-volatile=1")
+DYNAMIC_ARRAY = re.compile(
+    r"\bextern\s+__shared__\b[^;{}()]*?(?:\([^)]*\)[^;{}()]*?)?(\w+)\s*\[\s*\]"
+)
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+AT = re.compile(rf"{re.escape(SOURCE)}:(\d+):\d+: (?:fatal )?error: (.*)")
+
+
+class NotBuilt(UserError):
+    """The C++ compiler refused the user's file. `line` is the first error's, 0 if it is nowhere."""
+
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+@dataclass(frozen=True)
+class SharedArray:
+    """A static array in shared memory: its place among all of them, and its bytes."""
+
+    name: str
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Built:
+    """The program, and the static shared arrays that its kernels have."""
+
+    program: Path
+    shared: tuple[SharedArray, ...]
+
+
+def build_original(
+    source: str,
+    kernels: Sequence[str],
+    include: Sequence[Path] = (),
+    define: Mapping[str, str] | None = None,
+) -> Built:
+    """Compiles a file's text for these kernels, names or instances such as `softmax<float, 128>`.
+
+    `include` are folders of files that it includes, `define` macros. What was compiled before is
+    taken from the cache. Raises UserError without a compiler or on another system than Linux, and
+    NotBuilt where the compiler refuses the file.
+    """
+    cxx = compiler()
+    if cxx is None or not sys.platform.startswith("linux"):
+        raise UserError(
+            "Running an original kernel on a CPU needs Linux and a C++ compiler, and "
+            + ("found neither g++ nor clang++" if cxx is None else f"this is {sys.platform}")
+            + ": install g++, or set CXX to a compiler's path. Analysis and emission need none."
+        )
+    cases = "".join(f"case {n}: return MK_ENTRY({k}); " for n, k in enumerate(kernels))
+    text = (
+        f'{source}\nextern "C" MkKernel mk_kernel(int n) {{ switch (n) {{ {cases}}} abort(); }}\n'
+    )
+    flags = [
+        *COMMON,
+        *HOOKED,
+        *(CLANG if "clang" in Path(cxx).name else GNU),
+        f"-I{HOST}",
+        f"-I{HOST / 'include'}",
+    ]
+    flags += [f"-I{folder}" for folder in include]
+    flags += [f"-D{name}={value}" for name, value in (define or {}).items()]
+    key = "\0".join([cxx, *flags, text, _headers(), *_texts(include)])
+    folder = cache_dir("original", hashlib.sha256(key.encode()).hexdigest()[:16])
+    made, arrays = folder / "original", folder / "shared.txt"
+    if not made.is_file() or not arrays.is_file():
+        runner = _runner(cxx)
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            _make(cxx, flags, text, source, runner, Path(work))
+            (Path(work) / "shared.txt").replace(arrays)
+            (Path(work) / "original").replace(made)
+    lines = (line.split() for line in arrays.read_text().splitlines())
+    return Built(made, tuple(SharedArray(n, int(at), int(size)) for n, at, size in lines))
+
+
+def _make(cxx: str, flags: list[str], text: str, source: str, runner: Path, work: Path) -> None:
+    (work / SOURCE).write_text(text, encoding="utf-8")
+    done = _run(
+        [cxx, *flags, "-include", "original.h", "-x", "c++", "-c", SOURCE, "-o", "k.o"], work
+    )
+    if done.returncode:
+        raise _refusal(cxx, done.stderr)
+    names = DYNAMIC_ARRAY.findall(COMMENT.sub(" ", source))
+    missing = _run(["nm", "-u", "k.o"], work).stdout.split()
+    wanted = {symbol for symbol in missing for name in names if _is(symbol, name)}
+    (work / "dynamic.s").write_text(_dynamic(sorted(wanted)))
+    done = _run([cxx, "-no-pie", "k.o", str(runner), "dynamic.s", "-o", "original"], work)
+    if done.returncode:
+        raise _refusal(cxx, done.stderr)
+    (work / "shared.txt").write_text(_shared_arrays(work))
+
+
+def _headers() -> str:
+    return "\0".join(_texts([HOST]))
+
+
+def _texts(folders: Sequence[Path]) -> list[str]:
+    """The headers of some folders: their contents belong to what was compiled."""
+    found = (p for folder in folders for p in sorted(Path(folder).rglob("*.[hc]*")))
+    return [
+        path.read_text(encoding="utf-8", errors="replace")
+        for path in found
+        if path.suffix in (".h", ".cuh", ".hpp", ".cu")
+    ]
+
+
+def _runner(cxx: str) -> Path:
+    """The compiled original_run.h."""
+    key = hashlib.sha256(f"{cxx}\0{_headers()}".encode()).hexdigest()[:16]
+    made = cache_dir("original", "runner", key) / "run.o"
+    if not made.is_file():
+        with tempfile.TemporaryDirectory(dir=made.parent) as work:
+            command = [cxx, *COMMON, "-O2", f"-I{HOST}", "-x", "c++", "-c"]
+            done = _run([*command, str(HOST / "original_run.h"), "-o", "run.o"], Path(work))
+            if done.returncode:
+                raise UserError(f"{cxx} refused original_run.h:\n{done.stderr[:4000]}")
+            (Path(work) / "run.o").replace(made)
+    return made
+
+
+def _run(command: list[str], work: Path) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, cwd=work, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise UserError(f"{command[0]} is missing: install it (binutils, g++).") from error
+
+
+def _refusal(cxx: str, text: str) -> NotBuilt:
+    found = AT.search(text)
+    where = f" at line {found[1]}: {found[2]}" if found else f": {text.strip()[:2000]}"
+    return NotBuilt(
+        f"{cxx} cannot compile the kernel's file for a CPU{where}. What only a GPU has (inline "
+        "PTX, libraries that are not here) must be written in CUDA C++ to be run without one.",
+        int(found[1]) if found else 0,
+    )
+
+
+def _is(symbol: str, name: str) -> bool:
+    """Whether a symbol is the variable of this name, in any namespace."""
+    return symbol == name or (symbol.startswith("_ZN") and symbol.endswith(f"{len(name)}{name}E"))
+
+
+def _dynamic(symbols: Sequence[str]) -> str:
+    """Assembler: every name of the dynamic shared array is the one array."""
+    lines = ['.section .tbss,"awT",@nobits', ".balign 1024", ".globl mk_dynamic"]
+    lines += [".type mk_dynamic,@object", f"mk_dynamic: .zero {DYNAMIC_BYTES}"]
+    lines += [f".size mk_dynamic, {DYNAMIC_BYTES}"]
+    for symbol in symbols:
+        lines += [f".globl {symbol}", f".set {symbol}, mk_dynamic", f".type {symbol},@object"]
+    return "\n".join([*lines, '.section .note.GNU-stack,"",@progbits', ""])
+
+
+def _shared_arrays(work: Path) -> str:
+    """A line for each static shared array: name, offset, bytes."""
+    lines = []
+    for line in _run(["readelf", "-sW", "original"], work).stdout.splitlines():
+        word = line.split()
+        if len(word) != 8 or word[3] != "TLS" or word[6] == "UND":
+            continue
+        size = int(word[2], 0)
+        if size != DYNAMIC_BYTES and int(size):
+            lines.append(f"{_plain(word[7])} {int(word[1], 16)} {size}")
+    return "\n".join(sorted(set(lines)))
+
+
+def _plain(symbol: str) -> str:
+    """The variable's own name: the last one of a mangled symbol."""
+    found = re.findall(r"E(\d+)([A-Za-z_]\w*?)(?:_\d+)?$", symbol)
+    return found[-1][1][: int(found[-1][0])] if found else symbol
