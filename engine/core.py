@@ -14,7 +14,7 @@ import numpy as np
 from mkport.engine.grammar import Matcher
 from mkport.engine.logprobs import prompt_logprobs, token_logprob
 from mkport.engine.request import Accepted, Event, Reason, Sampling, Stats, TokenLogprob
-from mkport.engine.runner import Runner
+from mkport.engine.runner import Runner, StepFailed
 from mkport.engine.sampling import RowError, Sampler, choose_all
 from mkport.engine.scheduler import Scheduler
 from mkport.engine.sequence import Part, State
@@ -82,7 +82,10 @@ class Core:
         """One round; returns the jobs that began to run in it. There is something to run."""
         plan = self.scheduler.plan()
         traced, self.wants_trace = self.wants_trace, False
-        logits = self.runner.run(plan, traced)
+        try:
+            logits = self.runner.run(plan, traced)
+        except StepFailed as error:
+            return self._failed(plan.parts, str(error))
         if traced:
             self.trace = self.runner.trace()
         self.scheduler.commit(plan)
@@ -145,6 +148,18 @@ class Core:
             else:
                 self._end(job, choice, "length")
         self._sample(ready, rows, logits)
+        return begun
+
+    def _failed(self, parts: Sequence[Part], message: str) -> list[Job]:
+        """A step did not end: so do its sequences, and nothing that they share is trusted."""
+        begun: list[Job] = []
+        for part in parts:
+            job, choice = self._choices[part.sequence]
+            begun += [job] if job.queued else []
+            job.queued = False
+            self._end(job, choice, "error", message)
+        self.scheduler.holdings.cache.reset()
+        self._wake()
         return begun
 
     def _accept(self, job: Job, choice: Choice) -> None:

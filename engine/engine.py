@@ -279,14 +279,12 @@ class Engine:
             for job in self._core.jobs:
                 self._core.cancel(job)
             self._core.scheduler.check()
+            self._refuse_all("closed", "The engine is closed.")
         except BaseException as error:
-            self._state = "dead"
-            self._refuse_all(f"The engine has died: {error}")
+            self._refuse_all("dead", f"The engine has died: {error}")
             raise
         finally:
             self._runner.close()
-        self._state = "closed"
-        self._refuse_all("The engine is closed.")
 
     def _open(self) -> bool:
         if self._state == "open":
@@ -318,8 +316,10 @@ class Engine:
             with self._lock:
                 self._waiting -= len(jobs)
 
-    def _refuse_all(self, message: str) -> None:
+    def _refuse_all(self, state: Literal["closed", "dead"], message: str) -> None:
         """Ends with an error whatever is left, in the core and in the inbox."""
+        with self._lock:
+            self._state = state  # from here on nothing comes in
         while True:
             try:
                 order, job = self._inbox.get_nowait()

@@ -13,10 +13,15 @@ from mkport.doctor import cpu_model
 from mkport.engine.load import LoadedModel
 from mkport.engine.scheduler import Limits
 from mkport.engine.sequence import Copy, Plan, Restore, Save
-from mkport.engine.steps import CpuSteps
+from mkport.engine.steps import Steps
+from mkport.machines.cpu.machine import Stuck
 from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
 from mkport.trace import Trace
 from mkport.trace.collect import collect
+
+
+class StepFailed(RuntimeError):
+    """A step did not end: what its sequences have in the cache is unknown, later steps may run."""
 
 
 class Runner(Protocol):
@@ -30,7 +35,7 @@ class Runner(Protocol):
 
         A `Save` leaves the contents in its sequence's `saved`, a `Restore` takes them from there.
         Returns the wanted rows' logits in the order of the parts, float32 [wanted, vocabulary],
-        which the next step may overwrite.
+        which the next step may overwrite. Raises StepFailed.
         """
         ...
 
@@ -59,7 +64,7 @@ class CpuRunner:
         self.workers = workers
         most = limits.sequences + limits.prompt_logits
         shapes = [replace(shape, rows=w, logits=min(w, most)) for w in widths]
-        self._steps = CpuSteps(model, shapes, workers)
+        self._steps = Steps(model, shapes, workers)
         graph = self._steps.planned[0].schedule.graph
         arrays = self._steps.machines[0].tensors
         self._tables = list(self._steps.tables.values())
@@ -86,7 +91,10 @@ class CpuRunner:
             wanted += range(len(tokens) - part.wanted, len(tokens))
         machine = self._steps.machine_for(len(tokens), len(wanted))
         assert machine is not None, "the scheduler plans steps that fit"
-        _, logits = self._steps.run(machine, places, tokens, wanted, trace)
+        try:
+            _, logits = self._steps.run(machine, places, tokens, wanted, trace)
+        except Stuck as error:
+            raise StepFailed(str(error)) from error
         self._traced = len(tokens), len(plan.parts)
         return logits
 
