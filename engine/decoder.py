@@ -1,22 +1,21 @@
-"""Runs a model's steps on the CPU machine: tokens of sequences in, logits and choices out.
+"""Runs a model's steps on a machine: tokens of sequences in, logits and choices out.
 
-It owns the machines (one for decoding, one for prompt chunks, sharing weights and cache) and the
-page table. Which token comes next, and when to stop, is the caller's business.
+It owns the machines (for decoding and for prompt chunks, sharing weights and cache) and the page
+tables. When to stop is the caller's business.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from mkport.bandwidth import usable_cores
 from mkport.engine.load import LoadedModel
-from mkport.engine.steps import CpuSteps
+from mkport.engine.sampled import GREEDY, Draw
+from mkport.engine.steps import Steps
+from mkport.engine.target import Machine, target_of
 from mkport.errors import UserError
-from mkport.machines.cpu.machine import CpuMachine
 from mkport.models.step import StepShape
 
-PROMPT_CHUNK = 64  # prompt tokens in one step
 PAGE = 64  # keys in a page of the cache
 
 
@@ -61,76 +60,115 @@ class Decoder:
     """Steps of one model. Use as a context manager, or `close`.
 
     `batch` sequences can be decoded side by side; `context` positions each, the model's own limit
-    at most. `workers` defaults to the usable cores. The cache is stored like the weights. Raises
-    UserError for a batch or context below 1, a page that is not a positive multiple of 16 keys, or
-    a number of workers that no schedule has.
+    at most. `on` is the machine: "cpu", "cuda", or "host", which runs the CUDA source on the CPU.
+    `workers` defaults to the usable cores, or the GPU's multiprocessors; `chunk`, the prompt's
+    tokens in one step, to what suits the machine. `widths` adds machines for fewer tokens than
+    `batch`: a step runs on the smallest that holds it. The cache is stored like the weights. Raises
+    UserError for a batch or context below 1, a page that is not a positive multiple of 16 keys, a
+    number of workers that no schedule has, and a machine that is not there or has no room.
     """
 
     def __init__(
         self,
         model: LoadedModel,
         *,
+        on: str = "cpu",
         batch: int = 1,
         context: int | None = None,
         workers: int | None = None,
-        chunk: int = PROMPT_CHUNK,
+        chunk: int | None = None,
         page: int = PAGE,
         all_logits: bool = False,
+        widths: Sequence[int] = (),
     ) -> None:
+        target = target_of(on)
         decode = decode_shape(model, batch, context, page)
+        self.target = target
         self.model = model
         self.batch = batch
         self.context = decode.context
-        self.workers = usable_cores() if workers is None else workers
-        rows = max(chunk, batch)
+        self.workers = target.workers() if workers is None else workers
+        rows = max(target.chunk if chunk is None else chunk, batch)
         prompt = replace(decode, rows=rows, logits=rows if all_logits else batch)
-        shapes = [decode, prompt] if rows > batch or all_logits else [decode]
-        self._steps = CpuSteps(model, shapes, self.workers)
-        self.decode = self._steps.planned[0]
+        narrow = [replace(decode, rows=w, logits=w) for w in sorted(set(widths)) if w < batch]
+        shapes = [*narrow, decode, *([prompt] if prompt != decode else [])]
+        self._steps = Steps(model, shapes, self.workers, target)
+        self.decode = self._steps.planned[len(narrow)]
+        self._decode = len(narrow)
         for table in self._steps.tables.values():  # every sequence has its pages for good
             table[...] = np.arange(table.size).reshape(table.shape)
         self.chunk = rows
 
     @property
-    def machine(self) -> CpuMachine:
+    def machine(self) -> Machine:
         """The machine that decodes."""
-        return self._steps.machines[0]
+        return self._steps.machines[self._decode]
 
     @property
-    def machines(self) -> list[CpuMachine]:
+    def machines(self) -> list[Machine]:
         """Every machine: for decoding, for prompt chunks. They share weights and cache."""
         return self._steps.machines
 
     def step(
-        self, tokens: Sequence[tuple[int, int, int]], wanted: Sequence[int], trace: bool = False
+        self,
+        tokens: Sequence[tuple[int, int, int]],
+        wanted: Sequence[int],
+        trace: bool = False,
+        draws: Sequence[Draw] = (),
     ) -> tuple[np.ndarray, np.ndarray]:
         """Runs one step over `tokens`, each (sequence, position, id), in ascending position.
 
         Every earlier position of each sequence has been run. Returns, for the rows `wanted` of
-        `tokens`, the greedy choices int32 [wanted] (-1 where logits are not finite) and the
-        logits float32 [wanted, vocabulary]; both are overwritten by the next step. Raises UserError
-        for more tokens or rows than a step holds, and for a token or row that is not there.
+        `tokens`, the choices int32 [wanted] (-1 where logits are not finite), greedy unless `draws`
+        says otherwise of each, and the logits float32 [wanted, vocabulary]; both are overwritten by
+        the next step. Raises UserError for more tokens or rows than a step holds, and for a token
+        or row that is not there.
         """
         self._check_step(tokens, wanted)
         machine = self._machine_for(len(tokens), len(wanted))
         places = [(sequence, position) for sequence, position, _ in tokens]
         ids = [token for _, _, token in tokens]
-        return self._steps.run(machine, places, ids, wanted, trace)
+        return self._steps.run(machine, places, ids, wanted, trace, draws)
 
-    def prefill(self, sequence: int, ids: Sequence[int], start: int = 0) -> tuple[int, np.ndarray]:
+    def follow(
+        self, tokens: Sequence[tuple[int, int, int]], steps: int, draws: Sequence[Draw] = ()
+    ) -> Iterator[np.ndarray]:
+        """Runs up to `steps` steps, the first over `tokens` as `step` does; a row's choice is its
+        next token, one position on.
+
+        Yields each step's choices, int32 [rows]; after a -1 (its logits are not finite) a row means
+        nothing. A GPU has the next step under way by then, so a caller that stops has let one step
+        too many run, which harms nothing. Raises UserError as `step` does, and for steps that do
+        not fit the context.
+        """
+        self._check_step(tokens, range(len(tokens)))
+        end = max(position for _, position, _ in tokens) + steps
+        if end > self.context:
+            raise UserError(
+                f"{steps} steps reach position {end - 1}, but the context has {self.context} "
+                "positions. Take fewer."
+            )
+        machine = self._machine_for(len(tokens), len(tokens))
+        places = [(sequence, position) for sequence, position, _ in tokens]
+        ids = [token for _, _, token in tokens]
+        yield from self._steps.follow(machine, places, ids, steps, draws)
+
+    def prefill(
+        self, sequence: int, ids: Sequence[int], start: int = 0, draw: Draw = GREEDY
+    ) -> tuple[int, np.ndarray]:
         """Runs a prompt's ids, chunk by chunk, from position `start` of a sequence on.
 
-        Every position before `start` has been run. Returns the greedy choice after the last token
-        (-1 where its logits are not finite) and its logits float32 [vocabulary], which the next
-        step overwrites. Raises UserError for an empty prompt, one that does not fit the context,
-        and an id outside the vocabulary.
+        Every position before `start` has been run. Returns the choice after the last token (-1
+        where its logits are not finite) and its logits float32 [vocabulary], which the next step
+        overwrites. Raises UserError for an empty prompt, one that does not fit the context, and an
+        id outside the vocabulary.
         """
         check_prompt(len(ids), self.context, start)
         for first in range(0, len(ids), self.chunk):
             part = ids[first : first + self.chunk]
             rows = [(sequence, start + first + i, token) for i, token in enumerate(part)]
             last = first + self.chunk >= len(ids)
-            choice, logits = self.step(rows, [len(part) - 1] if last else [])
+            choice, logits = self.step(rows, [len(part) - 1] if last else [], draws=[draw] * last)
         return int(choice[0]), logits[0]
 
     def close(self) -> None:
@@ -143,7 +181,7 @@ class Decoder:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _machine_for(self, tokens: int, wanted: int) -> CpuMachine:
+    def _machine_for(self, tokens: int, wanted: int) -> Machine:
         """The smallest machine that holds a step. Raises UserError when none does."""
         machine = self._steps.machine_for(tokens, wanted)
         if machine is not None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mkport.engine.decoder import Decoder
+from mkport.engine.sampled import GREEDY, Draw
 from mkport.engine.text import StreamDecoder
 from mkport.errors import UserError
 
@@ -26,26 +27,39 @@ class Generation:
         return (len(self.ids) - 1) / self.decode_s if self.decode_s else 0.0
 
 
-def greedy(
-    decoder: Decoder, prompt: Sequence[int], max_tokens: int, stop: Sequence[int] = ()
+def continuation(
+    decoder: Decoder,
+    prompt: Sequence[int],
+    max_tokens: int,
+    stop: Sequence[int] = (),
+    draw: Draw = GREEDY,
 ) -> Iterator[int]:
-    """The greedy continuation of a prompt, id by id, a stop id included.
+    """The continuation of a prompt, id by id, a stop id included.
 
     Raises UserError when the prompt does not fit the context, or logits are not finite.
     """
-    token, _ = decoder.prefill(0, prompt)
-    position = len(prompt)
-    for produced in range(1, max_tokens + 1):
-        if token < 0:
-            raise UserError(
-                f"The logits at position {position - 1} are not finite: the weights hold NaN or "
-                "infinity, or the cache type is too narrow for this model."
-            )
+    token, _ = decoder.prefill(0, prompt, draw=draw)
+    start = len(prompt)
+    yield _finite(token, start - 1)
+    steps = min(max_tokens - 1, decoder.context - start)
+    if token in stop or steps < 1:
+        return
+    chosen = decoder.follow([(0, start, token)], steps, [draw])
+    for position, tokens in enumerate(chosen, start):
+        token = _finite(int(tokens[0]), position)
         yield token
-        if token in stop or produced == max_tokens or position >= decoder.context:
+        if token in stop:
             return
-        choice, _ = decoder.step([(0, position, token)], [0])
-        token, position = int(choice[0]), position + 1
+
+
+def _finite(token: int, position: int) -> int:
+    """The token. Raises UserError for -1, which stands for logits that are not finite."""
+    if token < 0:
+        raise UserError(
+            f"The logits at position {position} are not finite: the weights hold NaN or "
+            "infinity, or the cache type is too narrow for this model."
+        )
+    return token
 
 
 def generate(
@@ -53,6 +67,7 @@ def generate(
     prompt: Sequence[int],
     max_tokens: int,
     show: Callable[[str], object] = lambda piece: None,
+    draw: Draw = GREEDY,
 ) -> Generation:
     """Runs a prompt to its end; `show` receives each piece of text as it is finished."""
     tokenizer = decoder.model.tokenizer
@@ -67,7 +82,7 @@ def generate(
             show(piece)
 
     started = time.perf_counter()
-    for token in greedy(decoder, prompt, max_tokens, stop):
+    for token in continuation(decoder, prompt, max_tokens, stop, draw):
         now = time.perf_counter()
         if not result.ids:
             result.prefill_s, started = now - started, now

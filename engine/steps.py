@@ -1,20 +1,23 @@
-"""A model's steps on the CPU machine, in several widths that share weights, cache and page tables.
+"""A model's steps on a machine, in several widths that share weights, cache and page tables.
 
 Which tokens a step runs, and whose pages the tables name, is the caller's business: `decoder` gives
 every sequence pages for good, `runner` follows the scheduler.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from mkport.compose import Program, compose_cpu
-from mkport.declare.case import from_bf16
+from mkport.compose import Program
+from mkport.compose.cuda import CudaProgram
+from mkport.declare import TensorSpec
 from mkport.engine.load import LoadedModel
-from mkport.machines.cpu.machine import CpuMachine
-from mkport.machines.cpu.memory import allocate
-from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
+from mkport.engine.sampled import GREEDY, Draw, sampled, words_of
+from mkport.engine.target import CPU, Machine, Target
+from mkport.models.step import StepShape
 from mkport.plan import Graph, Schedule, deal
 from mkport.verify import verify
 
@@ -25,34 +28,43 @@ class Planned:
 
     shape: StepShape
     schedule: Schedule
-    program: Program
+    program: Program | CudaProgram
 
 
-def plan_step(model: LoadedModel, shape: StepShape, workers: int) -> Planned:
+def plan_step(model: LoadedModel, shape: StepShape, workers: int, target: Target = CPU) -> Planned:
     """Builds, deals, verifies and composes one step of a model."""
-    graph: Graph = model.family.build(model.config, shape)
-    schedule = deal(graph, workers)
+    graph: Graph = sampled(model.family.build(model.config, shape))
+    schedule = deal(graph, workers, target.share)
     verify(schedule)
     title = f"One step of a {model.config.model_type} model"  # no name: models share compiled code
-    ops = schedule.graph.ops
-    return Planned(shape, schedule, compose_cpu(ops, shape.weights, shape.cache, title))
+    return Planned(shape, schedule, target.compose(schedule.graph.ops, shape, title))
 
 
-class CpuSteps:
+class Steps:
     """Machines for `shapes`, which differ in rows and logits alone, the smallest first. `close` it.
 
-    Raises UserError for a number of workers that no schedule has.
+    Raises UserError for a number of workers that no schedule has, and for a target that has no
+    room.
     """
 
-    def __init__(self, model: LoadedModel, shapes: Sequence[StepShape], workers: int) -> None:
-        self.planned = [plan_step(model, shape, workers) for shape in shapes]
-        graph = self.planned[0].schedule.graph
-        shared = _shared(model, graph, shapes[0].context)
-        self.tables = {n: shared[n] for n in (FULL_TABLE, WINDOW_TABLE) if n in shared}
-        self.machines = [CpuMachine(p.program, p.schedule, shared) for p in self.planned]
+    def __init__(
+        self, model: LoadedModel, shapes: Sequence[StepShape], workers: int, target: Target = CPU
+    ) -> None:
+        self.planned = [plan_step(model, shape, workers, target) for shape in shapes]
+        tables = [planned.schedule.graph.tensors for planned in self.planned]
+        largest: dict[str, TensorSpec] = {}
+        for spec in (spec for table in tables for spec in table.values()):
+            if spec.name not in largest or spec.nbytes > largest[spec.name].nbytes:
+                largest[spec.name] = spec
+        self._arrays = target.place(model, largest, shapes[0].context)
+        self.tables = self._arrays.tables
+        self.machines = [
+            target.machine(planned.program, planned.schedule, self._views(table))
+            for planned, table in zip(self.planned, tables, strict=True)
+        ]
         self.last = self.machines[0]  # the machine that ran the last step
 
-    def machine_for(self, tokens: int, wanted: int) -> CpuMachine | None:
+    def machine_for(self, tokens: int, wanted: int) -> Machine | None:
         """The smallest machine that holds a step of so many tokens and rows of logits, if any."""
         for planned, machine in zip(self.planned, self.machines, strict=True):
             if tokens <= planned.shape.rows and wanted <= planned.shape.logits:
@@ -61,44 +73,69 @@ class CpuSteps:
 
     def run(
         self,
-        machine: CpuMachine,
+        machine: Machine,
         places: Sequence[tuple[int, int]],
         tokens: Sequence[int],
         wanted: Sequence[int],
         trace: bool = False,
+        draws: Sequence[Draw] = (),
     ) -> tuple[np.ndarray, np.ndarray]:
         """Runs `tokens` at `places`, each (row of the page tables, position).
 
-        Returns, for the rows `wanted` of `tokens`, the greedy choices int32 [wanted] (-1 where
-        logits are not finite) and the logits float32 [wanted, vocabulary]; both are overwritten by
-        the next step.
+        `draws` says how each wanted row's token is chosen, greedily if it is left out. Returns, for
+        the rows `wanted` of `tokens`, the choices int32 [wanted] (-1 where logits are not finite)
+        and the logits float32 [wanted, vocabulary]; both are overwritten by the next step.
         """
-        inputs = machine.tensors
-        inputs["count"][0], inputs["logit_count"][0] = len(tokens), len(wanted)
-        inputs["rows"][: len(places)] = np.reshape(places, (-1, 2))
-        inputs["tokens"][: len(tokens)] = tokens
-        inputs["logit_rows"][: len(wanted)] = wanted
+        self._send(places, tokens, wanted, draws)
         self.last = machine
         machine.step(trace)
-        return inputs["next"][: len(wanted)], inputs["logits"][: len(wanted)]
+        read = self._arrays.read
+        tensors = machine.tensors
+        return read(tensors["next"][: len(wanted)]), read(tensors["logits"][: len(wanted)])
+
+    def follow(
+        self,
+        machine: Machine,
+        places: Sequence[tuple[int, int]],
+        tokens: Sequence[int],
+        steps: int,
+        draws: Sequence[Draw] = (),
+    ) -> Iterator[np.ndarray]:
+        """Up to `steps` steps, the first as `run` does; each row's choice is its next token.
+
+        Yields each step's choices, int32 [rows], -1 where logits are not finite. A device runs
+        ahead of the host: the step behind the one whose choices are yielded is under way already.
+        The positions of all steps must be within the context.
+        """
+        self._send(places, tokens, range(len(tokens)), draws)
+        self.last = machine
+        yield from self._arrays.follow(machine, len(tokens), self.planned[0].shape.context, steps)
 
     def close(self) -> None:
         """Ends the machines' threads."""
         for machine in self.machines:
             machine.close()
 
+    def _send(
+        self,
+        places: Sequence[tuple[int, int]],
+        tokens: Sequence[int],
+        wanted: Sequence[int],
+        draws: Sequence[Draw],
+    ) -> None:
+        inputs = self._arrays.inputs
+        inputs["count"][0], inputs["logit_count"][0] = len(tokens), len(wanted)
+        inputs["rows"][: len(places)] = np.reshape(places, (-1, 2))
+        inputs["tokens"][: len(tokens)] = tokens
+        inputs["logit_rows"][: len(wanted)] = wanted
+        inputs["sampling"][: len(wanted)] = words_of(draws or [GREEDY] * len(wanted))
+        self._arrays.push()
 
-def _shared(model: LoadedModel, graph: Graph, context: int) -> dict[str, np.ndarray]:
-    """Weights, rotary table, page tables and cache: one copy for every machine."""
-    arrays: dict[str, np.ndarray] = {}
-    model.weights.hold()
-    for name, spec in graph.tensors.items():
-        if name == "rope":
-            arrays[name] = model.family.rope_table(model.config, context)
-        elif spec.kind == "weight":
-            array = model.weights[name]
-            wide = spec.dtype == "f32" and array.dtype == np.uint16  # norm weights
-            arrays[name] = from_bf16(array) if wide else array
-        elif spec.kind == "state" or name in (FULL_TABLE, WINDOW_TABLE):
-            arrays[name] = allocate(spec.dtype, spec.shape)
-    return arrays
+    def _views(self, specs: dict[str, TensorSpec]) -> dict[str, Any]:
+        """A machine's tensors: each the beginning of the largest machine's."""
+        return {
+            name: self._arrays.tensors[name]
+            .reshape(-1)[: math.prod(spec.shape)]
+            .reshape(spec.shape)
+            for name, spec in specs.items()
+        }

@@ -134,7 +134,7 @@ def measure(family: str, size: str, batch: int, context: int, repeats: int) -> d
         times.append(cupy.cuda.get_elapsed_time(begin, end) * 1e-3)
     machine.check()
     machine.step(trace=True)
-    trace = collect(machine, f"measured on {gpu().name}")  # type: ignore[arg-type]
+    trace = collect(machine, f"measured on {gpu().name}")
     experts = getattr(config, "experts", None)
     top, count = getattr(experts, "top", 0), getattr(experts, "experts", 0)
     used = distinct(count, top, batch) / min(count, top * batch) if count else 1.0

@@ -14,19 +14,15 @@ from mkport.cli.options import (
     open_model,
 )
 from mkport.cli.output import JsonFlag, emit
-from mkport.compose import Program
-from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.engine.decoder import decode_shape
 from mkport.engine.steps import plan_step
+from mkport.engine.target import CPU, HOST
 from mkport.errors import UserError
 from mkport.files import write_text
-from mkport.models.step import StepShape
-from mkport.plan import Graph, Schedule, deal
 from mkport.plan.file import save_schedule
-from mkport.verify import verify
 
 if TYPE_CHECKING:
-    from mkport.engine.load import LoadedModel
+    pass
 
 GPU_WORKERS = 132  # multiprocessors of an H100 or H200
 
@@ -79,7 +75,10 @@ def command(
         )
     loaded = open_model(model, dtype)
     shape = decode_shape(loaded, batch, context)
-    schedule, program = (_for_cuda if target == "cuda" else _for_cpu)(loaded, shape, workers)
+    if workers is None:
+        workers = GPU_WORKERS if target == "cuda" else usable_cores()
+    planned = plan_step(loaded, shape, workers, HOST if target == "cuda" else CPU)
+    schedule, program = planned.schedule, planned.program
     write_text(out, program.source)
     if schedule_file is not None:
         save_schedule(schedule, schedule_file)
@@ -101,22 +100,3 @@ def command(
     if schedule_file is not None:
         text += f"\n{schedule_file}: {records:,} records on {schedule.workers} workers"
     emit(data, as_json, lambda console: console.print(text, markup=False, soft_wrap=True))
-
-
-def _for_cpu(
-    model: "LoadedModel", shape: StepShape, workers: int | None
-) -> tuple[Schedule, Program]:
-    planned = plan_step(model, shape, usable_cores() if workers is None else workers)
-    return planned.schedule, planned.program
-
-
-def _for_cuda(
-    model: "LoadedModel", shape: StepShape, workers: int | None
-) -> tuple[Schedule, CudaProgram]:
-    """As `plan_step`, with tiles dealt as a GPU wants them."""
-    graph: Graph = model.family.build(model.config, shape)
-    schedule = deal(graph, GPU_WORKERS if workers is None else workers, share="strided")
-    verify(schedule)
-    title = f"One step of a {model.config.model_type} model"
-    program = compose_cuda(schedule.graph.ops, shape.weights, shape.cache, shape.rows, title)
-    return schedule, program

@@ -7,6 +7,7 @@ import typer
 
 from mkport.cli.options import (
     DtypeOption,
+    MachineOption,
     ModelOption,
     WorkersOption,
     open_decoder,
@@ -27,6 +28,7 @@ def command(
         int, typer.Option("--window", min=2, help="Tokens in a window; each starts afresh.")
     ] = WINDOW,
     dtype: DtypeOption = None,
+    machine: MachineOption = "cpu",
     workers: WorkersOption = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -39,14 +41,17 @@ def command(
         content = text.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"The text {text} cannot be read: {error}. Give a UTF-8 file.") from error
-    loaded = open_model(model, dtype)
+    loaded = open_model(model, dtype, machine=machine)
     ids = loaded.tokenizer.encode(content, add_special=False)
-    with open_decoder(loaded, context=window, workers=workers, all_logits=True) as decoder:
+    with open_decoder(
+        loaded, context=window, workers=workers, all_logits=True, machine=machine
+    ) as decoder:
         with progress("reading the text", total=len(ids)) as advance:
             result = perplexity(decoder, ids, window, advance)
     data = {
         "model": loaded.name,
         "dtype": loaded.weights.dtype,
+        "machine": machine,
         "text": text.name,
         "result": result,
     }

@@ -1,5 +1,6 @@
 """Options that several verbs share, and how a verb opens the model they name."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,7 +31,20 @@ DtypeOption = Annotated[
     ),
 ]
 WorkersOption = Annotated[
-    int | None, typer.Option("--workers", help="Worker threads; one a usable core when left out.")
+    int | None,
+    typer.Option(
+        "--workers",
+        help="Worker threads, one a usable core when left out; on a GPU blocks, one a "
+        "multiprocessor.",
+    ),
+]
+MachineOption = Annotated[
+    str,
+    typer.Option(
+        "--machine",
+        metavar="cpu|cuda|host",
+        help="Where to run; host runs the CUDA source on the CPU, for a look at small models.",
+    ),
 ]
 ContextOption = Annotated[
     int | None,
@@ -38,6 +52,14 @@ ContextOption = Annotated[
         "--context",
         min=1,
         help="Positions a sequence can reach; the model's own limit when left out.",
+    ),
+]
+OpsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ops",
+        metavar="DIR",
+        help="A folder of your own ops, which `mkport new` and `mkport port` make.",
     ),
 ]
 BatchOption = Annotated[
@@ -54,10 +76,16 @@ ScanOption = Annotated[
 ]
 
 
-def open_model(model: str | None, dtype: str | None, scan: bool = False) -> "LoadedModel":
+def open_model(
+    model: str | None, dtype: str | None, scan: bool = False, machine: str = "cpu"
+) -> "LoadedModel":
     """Load a model under a progress bar: the first use of a GGUF file converts it, and experts are
-    stacked. `scan` looks for NaN and infinity in every weight."""
+    stacked, on a GPU while they are copied there. `scan` looks for NaN and infinity in every
+    weight. Raises UserError for a machine that is not there, before anything is loaded."""
     from mkport.engine.load import load
+    from mkport.engine.target import target_of
+
+    target_of(machine)
 
     with progress("loading the model", total=1.0) as advance:
         seen = 0.0
@@ -67,7 +95,7 @@ def open_model(model: str | None, dtype: str | None, scan: bool = False) -> "Loa
             advance(done / tensors - seen)
             seen = done / tensors
 
-        return load(model, dtype, report, scan)
+        return load(model, dtype, report, scan, stack=machine != "cuda")
 
 
 def open_decoder(
@@ -77,9 +105,17 @@ def open_decoder(
     context: int | None = None,
     workers: int | None = None,
     all_logits: bool = False,
+    machine: str = "cpu",
 ) -> "Decoder":
     """Compose a model's steps under a progress bar: the first use compiles them."""
     from mkport.engine.decoder import Decoder
 
     with progress("composing the megakernel (compiled on first use)"):
-        return Decoder(model, batch=batch, context=context, workers=workers, all_logits=all_logits)
+        return Decoder(
+            model,
+            on=machine,
+            batch=batch,
+            context=context,
+            workers=workers,
+            all_logits=all_logits,
+        )

@@ -8,6 +8,7 @@ import typer
 from mkport.cli.options import (
     ContextOption,
     DtypeOption,
+    MachineOption,
     ModelOption,
     ScanOption,
     WorkersOption,
@@ -18,6 +19,7 @@ from mkport.cli.output import JsonFlag, emit
 from mkport.engine.decoder import check_prompt, decode_shape
 from mkport.engine.generate import Generation, generate
 from mkport.engine.prompt import encode_prompt
+from mkport.engine.sampled import Draw
 from mkport.errors import UserError
 
 DEFAULT_PROMPT = "Explain in two sentences what a computer does."
@@ -42,23 +44,35 @@ def command(
     system: Annotated[
         str | None, typer.Option("--system", help="A system message before the prompt.")
     ] = None,
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0.0, help="0 is greedy; 1 is the model's own.")
+    ] = 0.0,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Of what is drawn; the same seed gives the same text.")
+    ] = 0,
     dtype: DtypeOption = None,
+    machine: MachineOption = "cpu",
     workers: WorkersOption = None,
     context: ContextOption = None,
     scan: ScanOption = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Generate text with a model, greedily, one token a step of its megakernel."""
+    """Generate text with a model, one token a step of its megakernel."""
     text = _stdin() if prompt == "-" else prompt
-    loaded = open_model(model, dtype, scan)
+    loaded = open_model(model, dtype, scan, machine)
     ids = encode_prompt(loaded.tokenizer, text, chat, system)
     check_prompt(len(ids), decode_shape(loaded, context=context).context)
-    with open_decoder(loaded, context=context, workers=workers) as decoder:
-        generation = generate(decoder, ids, max_tokens, (lambda piece: None) if as_json else show)
+    if context is None and machine == "cuda":  # whose memory is taken whether it is used or not
+        context = len(ids) + max_tokens
+    draw = Draw(temperature, seed)
+    with open_decoder(loaded, context=context, workers=workers, machine=machine) as decoder:
+        shown = (lambda piece: None) if as_json else show
+        generation = generate(decoder, ids, max_tokens, shown, draw)
         workers = decoder.workers
     data = {
         "model": loaded.name,
         "dtype": loaded.weights.dtype,
+        "machine": machine,
         "workers": workers,
         "prompt": text,
         "generation": generation,

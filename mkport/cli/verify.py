@@ -16,6 +16,7 @@ from mkport.cli.options import (
 )
 from mkport.cli.output import JsonFlag, emit
 from mkport.engine.decoder import decode_shape
+from mkport.engine.sampled import sampled
 from mkport.errors import UserError
 from mkport.library import all_ops
 from mkport.plan import deal
@@ -47,7 +48,7 @@ def command(
     else:
         loaded = open_model(model, dtype)
         shape = decode_shape(loaded, batch, context)
-        graph = loaded.family.build(loaded.config, shape)
+        graph = sampled(loaded.family.build(loaded.config, shape))
         schedule = deal(graph, usable_cores() if workers is None else workers)
     report = verify(schedule)
     emit(report, as_json, lambda console: console.print(str(report), soft_wrap=True))

@@ -1,13 +1,22 @@
-"""Makes a `Trace` of the CPU machine's last traced step. What is done with it is not known here."""
+"""Makes a `Trace` of a machine's last traced step. What is done with it is not known here."""
+
+from typing import Protocol
 
 import numpy as np
 
 from mkport.declare import RECORD
-from mkport.machines.cpu.machine import CpuMachine
+from mkport.plan import Schedule
 from mkport.trace.trace import Trace
 
 
-def collect(machine: CpuMachine, caption: str) -> Trace:
+class Stepped(Protocol):
+    """A machine of any kind."""
+
+    schedule: Schedule
+    times: list[np.ndarray]  # of the last step, if it was traced: int64 [records, 3] a worker
+
+
+def collect(machine: Stepped, caption: str) -> Trace:
     """The trace of the step that `machine.step(trace=True)` ran last.
 
     `caption` says how the times came about: "measured on ...". Raises ValueError when the last step

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 
-from mkport.engine import steps as steps_module
+from mkport.engine import target as target_module
 from mkport.engine.decoder import Decoder
 from mkport.engine.load import LoadedModel, load
 from mkport.engine.synth import byte_tokenizer
@@ -56,7 +56,7 @@ def one_program() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step, "Graph", partial(Graph, tiny.library()))
         patch.setattr(
-            steps_module, "compose_cpu", lambda ops, weights, cache, title: tiny.program(weights)
+            target_module, "compose_cpu", lambda ops, weights, cache, title: tiny.program(weights)
         )
         yield
 

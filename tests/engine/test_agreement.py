@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mkport.engine.decoder import Decoder
-from mkport.engine.generate import greedy
+from mkport.engine.generate import continuation
 from mkport.engine.load import LoadedModel, load
 from mkport.engine.synth import synthesise
 from mkport.errors import UserError
@@ -54,11 +54,11 @@ def test_greedy_tokens_are_transformers_s(demo: LoadedModel) -> None:
     oracle = transformers.AutoModelForCausalLM.from_pretrained(
         demo.directory, dtype=torch.float32, local_files_only=True
     ).eval()
-    for ids, continuation in zip(prompts, ours, strict=True):
-        whole = torch.tensor([[*ids, *continuation[:-1]]])
+    for ids, said in zip(prompts, ours, strict=True):
+        whole = torch.tensor([[*ids, *said[:-1]]])
         with torch.inference_mode():
             chosen = oracle(whole).logits[0, len(ids) - 1 :].argmax(-1).numpy()
-        np.testing.assert_array_equal(chosen, continuation)
+        np.testing.assert_array_equal(chosen, said)
 
 
 @pytest.fixture(scope="module")
@@ -154,4 +154,4 @@ def test_a_nan_weight_ends_in_an_error_not_in_a_token(tiny: LoadedModel) -> None
     with Decoder(model, context=64) as decoder:
         assert decoder.step([(0, 0, 7)], [0])[0][0] == -1
         with pytest.raises(UserError, match="logits at position 2 are not finite"):
-            list(greedy(decoder, [1, 2, 3], 5))
+            list(continuation(decoder, [1, 2, 3], 5))

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from mkport.engine.generate import greedy
+from mkport.engine.generate import continuation
 from mkport.engine.load import load
 from mkport.engine.synth import synthesise
 from mkport.engine.upcycle import EXPERTS, upcycle
@@ -99,7 +99,7 @@ def test_real_text_with_different_experts(demo_f32: Path, tmp_path: Path) -> Non
     prompt = tokenizer.encode(PROMPTS[0])
     model = load(str(tmp_path / "model"))
     with opened(model, context=128, chunk=16) as decoder:
-        said = list(greedy(decoder, prompt, 24))
+        said = list(continuation(decoder, prompt, 24))
         got = prompt_logits(decoder, [[*prompt, *said]])
     sequences = [[*prompt, *said]]
     truth, plain = (theirs(tmp_path / "model", sequences, kind) for kind in ("float32", "bfloat16"))

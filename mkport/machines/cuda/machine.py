@@ -90,6 +90,9 @@ class CudaMachine:
         self._step = 0
         raise Stuck(message)
 
+    def close(self) -> None:
+        """There is nothing to end: the memory is freed with the arrays."""
+
     @property
     def abort_flag(self) -> Any:
         """The device's abort flag, CuPy int32 [1]: not 0 once a step was aborted."""

@@ -1,0 +1,148 @@
+"""A model's steps on the GPU: weights go there tensor by tensor and are nowhere twice; what the
+host writes before a step goes there in one copy."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from mkport.compose.cuda import MAX_ROWS, CudaProgram, compose_cuda
+from mkport.declare import Op, TensorSpec
+from mkport.engine.load import LoadedModel
+from mkport.engine.target import Arrays, as_stored, fixed_table
+from mkport.machines.cpu.memory import NUMPY
+from mkport.machines.cuda.ahead import Ahead
+from mkport.machines.cuda.gpu import check_room, gpu
+from mkport.machines.cuda.machine import CudaMachine
+from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
+from mkport.plan import Schedule
+from mkport.plan.deal import Share
+
+ALIGN = 256  # bytes, of a tensor within a block
+ADVICE = "Give a smaller --context or --batch, or a GPU with more memory."
+
+
+class CudaTarget:
+    """The GPU. Making one raises UserError when there is none that will do."""
+
+    name, chunk = "cuda", MAX_ROWS
+    share: Share = "strided"
+
+    def __init__(self) -> None:
+        self.gpu = gpu()
+
+    def workers(self) -> int:
+        """One a multiprocessor."""
+        return self.gpu.multiprocessors
+
+    def compose(self, ops: Iterable[Op], shape: StepShape, title: str) -> CudaProgram:
+        """One CUDA file for steps of this many rows."""
+        return compose_cuda(list(ops), shape.weights, shape.cache, shape.rows, title)
+
+    def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
+        """In the GPU's memory. Raises UserError when it does not hold them, before it takes any."""
+        return DeviceArrays(model, specs, context)
+
+    def machine(
+        self, program: CudaProgram, schedule: Schedule, tensors: Mapping[str, Any]
+    ) -> CudaMachine:
+        """A machine that shares these tensors."""
+        return CudaMachine(program, schedule, tensors)
+
+
+class DeviceArrays:
+    """Tensors in the GPU's memory. Inputs have a mirror in pinned memory that `push` sends; the
+    page tables are large and seldom change, so they go only when they did."""
+
+    def __init__(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> None:
+        import cupy
+
+        check_room(needs(specs), ADVICE)
+        tables = {FULL_TABLE, WINDOW_TABLE} & set(specs)
+        small = [s for s in specs.values() if s.kind == "input" and s.name not in tables]
+        self._block, self._host = _block(small)
+        self.tensors = _views(self._block, small, cupy.int32)
+        self.inputs = _views(self._host, small, np.int32)
+        for name, spec in specs.items():
+            if spec.kind == "weight":
+                self.tensors[name] = _weight(model, spec, context)
+            elif spec.kind != "input" or name in tables:
+                self.tensors[name] = cupy.zeros(spec.shape, NUMPY[spec.dtype])
+        self.tables = {name: np.zeros(specs[name].shape, np.int32) for name in sorted(tables)}
+        self._sent = {name: table.copy() for name, table in self.tables.items()}
+
+    def push(self) -> None:
+        """Sends the inputs on the current stream; they may be written again after the next wait."""
+        import cupy
+
+        self._block.set(self._host, stream=cupy.cuda.get_current_stream())
+        for name, table in self.tables.items():
+            if not np.array_equal(table, self._sent[name]):
+                self._sent[name][...] = table
+                self.tensors[name].set(table)
+
+    def read(self, array: Any) -> np.ndarray:
+        """A copy."""
+        return np.asarray(array.get())
+
+    def follow(
+        self, machine: CudaMachine, rows: int, context: int, steps: int
+    ) -> Iterator[np.ndarray]:
+        """See `Arrays`: two steps are under way while the host looks at the one before them."""
+        ahead = Ahead(machine, rows, context - 1)
+        try:
+            for step in range(steps):
+                ahead.push()
+                if step:
+                    yield ahead.take()
+            if steps:
+                yield ahead.take()
+        finally:
+            ahead.drop()
+
+
+def needs(specs: Mapping[str, TensorSpec]) -> dict[str, int]:
+    """Bytes of GPU memory by what they hold."""
+    kinds = {"weights": ("weight",), "cache": ("state",), "scratch": ("scratch", "output", "input")}
+    return {
+        name: sum(spec.nbytes for spec in specs.values() if spec.kind in those)
+        for name, those in kinds.items()
+    }
+
+
+def _weight(model: LoadedModel, spec: TensorSpec, context: int) -> Any:
+    """A weight on the GPU: straight from the files, one published tensor after the other."""
+    import cupy
+
+    table = fixed_table(model, spec, context)
+    if table is not None:
+        return cupy.asarray(table)
+    array = cupy.empty(spec.shape, NUMPY[spec.dtype])
+    for place, part in model.weights.parts(spec.name):
+        array[place].set(np.ascontiguousarray(as_stored(part, spec)))
+    return array
+
+
+def _block(specs: list[TensorSpec]) -> tuple[Any, np.ndarray]:
+    """Room for these tensors, on the device and pinned on the host: uint8 both."""
+    import cupy
+
+    size = sum(_padded(spec) for spec in specs)
+    pinned = cupy.cuda.alloc_pinned_memory(size)
+    host = np.frombuffer(pinned, np.uint8, size)
+    host[...] = 0
+    return cupy.zeros(size, cupy.uint8), host
+
+
+def _views(block: Any, specs: list[TensorSpec], dtype: Any) -> dict[str, Any]:
+    """The tensors, all int32, one after the other in a block."""
+    ends = np.cumsum([0, *(_padded(spec) for spec in specs)])
+    return {
+        spec.name: block[at : at + spec.nbytes].view(dtype).reshape(spec.shape)
+        for spec, at in zip(specs, map(int, ends[:-1]), strict=True)
+    }
+
+
+def _padded(spec: TensorSpec) -> int:
+    return -(-math.prod(spec.shape) * 4 // ALIGN) * ALIGN

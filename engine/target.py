@@ -1,0 +1,198 @@
+"""Where a model's steps run: how each machine's steps are dealt and composed, and where its tensors
+lie. What is done with them is the same everywhere; the GPU's target stands in `cuda_target`."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from mkport.bandwidth import usable_cores
+from mkport.compose import Program, compose_cpu
+from mkport.compose.cuda import MAX_ROWS, CudaProgram, compose_cuda
+from mkport.declare import Op, TensorSpec
+from mkport.declare.case import from_bf16
+from mkport.engine.load import LoadedModel
+from mkport.errors import UserError
+from mkport.machines.cpu.machine import CpuMachine
+from mkport.machines.cpu.memory import allocate
+from mkport.machines.host.machine import HostMachine
+from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
+from mkport.plan import Schedule
+from mkport.plan.deal import Share
+
+MACHINES = ("cpu", "cuda", "host")
+
+
+class Machine(Protocol):
+    """What a step needs of a machine."""
+
+    schedule: Schedule
+    times: list[np.ndarray]
+
+    @property
+    def tensors(self) -> Mapping[str, Any]: ...
+
+    def step(self, trace: bool = False) -> None: ...
+
+    def poison(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Arrays(Protocol):
+    """The tensors of machines that share them, by name, each as large as the largest machine's."""
+
+    @property
+    def tensors(self) -> Mapping[str, Any]: ...
+
+    @property
+    def inputs(self) -> Mapping[str, np.ndarray]:
+        """Where the host writes what a step reads."""
+        ...
+
+    @property
+    def tables(self) -> Mapping[str, np.ndarray]:
+        """Likewise, the page tables."""
+        ...
+
+    def push(self) -> None:
+        """Sends inputs and page tables to the machine."""
+        ...
+
+    def read(self, array: Any) -> np.ndarray:
+        """A tensor, or a part of one, for the host; the next step may overwrite it."""
+        ...
+
+    def follow(self, machine: Any, rows: int, context: int, steps: int) -> Iterator[np.ndarray]:
+        """Runs steps of the machine's first rows, each row's choice its next token; yields each
+        step's choices, int32 [rows]. No row goes beyond the context."""
+        ...
+
+
+class Target(Protocol):
+    """A kind of machine."""
+
+    name: str
+    share: Share  # how tiles are dealt to its workers
+    chunk: int  # prompt tokens in one step
+
+    def workers(self) -> int:
+        """As many as it has room for."""
+        ...
+
+    def compose(self, ops: Iterable[Op], shape: StepShape, title: str) -> Any: ...
+
+    def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
+        """Allocates and fills: weights from the model, rotary tables, the rest zero."""
+        ...
+
+    def machine(self, program: Any, schedule: Schedule, tensors: Mapping[str, Any]) -> Machine: ...
+
+
+class HostArrays:
+    """Tensors in the host's memory: what the host writes is what the machine reads."""
+
+    def __init__(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> None:
+        model.weights.hold()
+        self.tensors = {name: self._array(model, spec, context) for name, spec in specs.items()}
+        self.inputs = self.tensors
+        names = (FULL_TABLE, WINDOW_TABLE)
+        self.tables = {name: self.tensors[name] for name in names if name in specs}
+
+    @staticmethod
+    def _array(model: LoadedModel, spec: TensorSpec, context: int) -> np.ndarray:
+        if spec.kind != "weight":
+            return allocate(spec.dtype, spec.shape)
+        table = fixed_table(model, spec, context)
+        return as_stored(model.weights[spec.name], spec) if table is None else table
+
+    def push(self) -> None:
+        """They are there."""
+
+    def read(self, array: np.ndarray) -> np.ndarray:
+        """The array itself."""
+        return array
+
+    def follow(self, machine: Machine, rows: int, context: int, steps: int) -> Iterator[np.ndarray]:
+        """See `Arrays`."""
+        for _ in range(steps):
+            machine.step()
+            chosen = machine.tensors["next"][:rows].copy()
+            yield chosen
+            self.inputs["tokens"][:rows] = np.maximum(chosen, 0)
+            places = self.inputs["rows"][:rows, 1]
+            np.minimum(places + 1, context - 1, out=places)
+
+
+def fixed_table(model: LoadedModel, spec: TensorSpec, context: int) -> np.ndarray | None:
+    """A weight that no file holds: the cosines and sines of rotary positions."""
+    return model.family.rope_table(model.config, context) if spec.name == "rope" else None
+
+
+def as_stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """A weight as the step reads it: norms' weights are float32 whatever the files hold."""
+    return from_bf16(array) if spec.dtype == "f32" and array.dtype == np.uint16 else array
+
+
+class CpuTarget:
+    """Threads, on Numba code."""
+
+    name, chunk = "cpu", 64
+    share: Share = "blocks"
+
+    def workers(self) -> int:
+        """One a usable core."""
+        return usable_cores()
+
+    def compose(self, ops: Iterable[Op], shape: StepShape, title: str) -> Program:
+        """One Python file."""
+        return compose_cpu(list(ops), shape.weights, shape.cache, title)
+
+    def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
+        """In the host's memory."""
+        return HostArrays(model, specs, context)
+
+    def machine(
+        self, program: Program, schedule: Schedule, tensors: Mapping[str, Any]
+    ) -> CpuMachine:
+        """A machine that shares these tensors."""
+        return CpuMachine(program, schedule, tensors)
+
+
+class HostTarget:
+    """The CUDA source on the host's processor: slow, for tests and for looking closely."""
+
+    name, chunk = "host", MAX_ROWS
+    share: Share = "strided"
+
+    def workers(self) -> int:
+        """A few: they run in turns."""
+        return 3
+
+    def compose(self, ops: Iterable[Op], shape: StepShape, title: str) -> CudaProgram:
+        """One CUDA file for steps of this many rows."""
+        return compose_cuda(list(ops), shape.weights, shape.cache, shape.rows, title)
+
+    def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
+        """In the host's memory."""
+        return HostArrays(model, specs, context)
+
+    def machine(
+        self, program: CudaProgram, schedule: Schedule, tensors: Mapping[str, Any]
+    ) -> HostMachine:
+        """A machine that shares these tensors."""
+        return HostMachine(program, schedule, tensors)
+
+
+CPU, HOST = CpuTarget(), HostTarget()
+
+
+def target_of(name: str) -> Target:
+    """The target of this name. Raises UserError for an unknown one, and where "cuda" cannot be."""
+    if name not in MACHINES:
+        raise UserError(f"There is no machine {name!r}; the machines are {', '.join(MACHINES)}.")
+    if name == "cuda":
+        from mkport.engine.cuda_target import CudaTarget
+
+        return CudaTarget()
+    return HOST if name == "host" else CPU
