@@ -22,7 +22,7 @@ from mkport.errors import UserError
 from tests.engine.oracle_runner import VOCAB, OracleRunner, continued
 
 LIMITS = Limits(context=64, page=4, pools=((20, 0), (16, 10)), sequences=3, chunk=8, mixed_chunk=4)
-GREEDY = {"temperature": 0.0, "ignore_eos": True}
+GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 
 
 class Gated(OracleRunner):
@@ -311,7 +311,7 @@ def test_a_wait_that_is_given_up_loses_nothing(engine: Engine, runner: Gated) ->
         stream = engine.submit([4, 4], sampling(3))
         for _ in range(3):
             with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(anext(stream), 0.02)  # type: ignore[arg-type]
+                await asyncio.wait_for(anext(stream), 0.02)
         runner.gate.release(100)
         return [token async for event in stream for token in event.ids]
 
@@ -321,7 +321,7 @@ def test_a_wait_that_is_given_up_loses_nothing(engine: Engine, runner: Gated) ->
 def test_a_loop_that_is_gone_cancels(engine: Engine, runner: Gated) -> None:
     async def left() -> Any:
         stream = engine.submit([4, 4], sampling(60))
-        await anext(stream)  # type: ignore[arg-type]
+        await anext(stream)
         runner.hold()
         return stream
 
