@@ -1,5 +1,5 @@
 """`mkport bench`: decode speed against transformers and llama.cpp, in turns, same weights; or what
-it costs to plan and verify a full-size step."""
+it costs to plan and verify a full-size step. `mkport bench serve` is in `bench_serve`."""
 
 import json
 import random
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from mkport.cli import bench_serve
 from mkport.cli.output import JsonFlag, emit, plain, progress
 from mkport.files import check_folder_of, write_text
 
@@ -19,6 +20,7 @@ PROMPT = (
 
 
 def command(
+    ctx: typer.Context,
     model: Annotated[
         str | None, typer.Option(help="A model directory; llama.cpp takes part on the demo only.")
     ] = None,
@@ -43,6 +45,8 @@ def command(
     as_json: JsonFlag = False,
 ) -> None:
     """Measure decode: tokens a second, share of the memory bound, peak memory."""
+    if ctx.invoked_subcommand is not None:
+        return
     if out is not None:
         check_folder_of(out)
     if plan:
@@ -93,3 +97,10 @@ def _plan(out: Path | None, as_json: bool) -> None:
         write_text(out, json.dumps(plain(costs), indent=1) + "\n")
         write_text(out.with_suffix(".md"), table(costs))
     emit(costs, as_json, lambda console: print(table(costs), end=""))
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app.callback(invoke_without_command=True)(command)
+app.command("serve", help="Measure serving: latency, throughput, what a server adds.")(
+    bench_serve.command
+)

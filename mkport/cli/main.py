@@ -1,7 +1,8 @@
 """The entry point: the table of verbs, their lazy import, and what an error looks like.
 
 A verb's options and text live in its own file; here stands one line a verb, so that `mkport --help`
-imports none of them. A verb's module defines `command`, a function that Typer can read.
+imports none of them. A verb's module defines `command`, a function that Typer can read; one with
+verbs of its own defines `app`, a Typer application, as well.
 """
 
 import importlib
@@ -25,7 +26,7 @@ BUILD, RUN, LOOK = "Build", "Run", "Look"
 class Verb(NamedTuple):
     """One verb of the command line."""
 
-    module: str  # defines `command`
+    module: str  # defines `command`, and `app` when it has verbs of its own
     panel: str  # the heading it stands under in the help
     help: str  # one line
 
@@ -34,6 +35,7 @@ VERBS = {
     "doctor": Verb("mkport.cli.doctor", LOOK, "Say what works on this machine, and the fix."),
     "list": Verb("mkport.cli.list_ops", LOOK, "List the ops and which of their forms are written."),
     "check": Verb("mkport.cli.check", BUILD, "Hold ops to their oracles, unit by unit."),
+    "new": Verb("mkport.cli.new", BUILD, "Start an op of your own, with files that pass."),
     "compose": Verb("mkport.cli.compose", BUILD, "Write a model's megakernel as one file."),
     "verify": Verb("mkport.cli.verify", BUILD, "Prove a schedule safe, or say why it is not."),
     "trace": Verb("mkport.cli.trace", LOOK, "Record a step: timeline, Perfetto file, summary."),
@@ -87,6 +89,8 @@ def _load(name: str) -> Any:
             f"Compiled code cannot be kept anywhere ({error}). Set {CACHE_VARIABLE} to a folder "
             "that you may write to."
         ) from error
+    if isinstance(own := getattr(module, "app", None), typer.Typer):
+        return typer.main.get_command(own)
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     alone.command(name)(module.command)
     return typer.main.get_command(alone)

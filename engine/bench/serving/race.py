@@ -1,0 +1,152 @@
+"""The order of the measurements: which servers, in turns, round by round, and the bare decode loop.
+
+Experiments are in `experiments`, tables and plots in `report`. All servers of a run stand ready at
+the same time and idle while another is asked, so that a change of the machine meets them all.
+"""
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mkport.doctor import cpu_model
+from mkport.engine.bench.decode import Child, commit
+from mkport.engine.bench.serving import experiments
+from mkport.engine.bench.serving.experiments import ANSWER
+from mkport.engine.bench.serving.servers import CannotRun, Plan, Server, running
+from mkport.errors import UserError
+
+EXPERIMENTS = ("overhead", "crowd", "follow-up", "beside-long", "load")
+BATCHES = (1, 8)
+PROMPT = 75  # tokens before the bare loop decodes: what a chat of `crowd` comes to
+AT_ONCE = 8  # closed loop
+RATES = (0.5, 1.0)  # open loop, requests a second
+REQUESTS = 24  # of a mix
+Advance = Callable[[float], None]
+
+
+@dataclass
+class Report:
+    """What a run measured, and on what. Lists hold one entry a round, in which every sample is."""
+
+    machine: str
+    python: str
+    commit: str
+    threads: int
+    model: str
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)  # by server
+    skipped: dict[str, str] = field(default_factory=dict)  # servers left out, and why
+    bare: dict[int, list[float]] = field(default_factory=dict)  # tokens a second, by batch
+    crowd: dict[str, dict[int, list[Any]]] = field(default_factory=dict)  # by server, by chats
+    follow_up: list[Any] = field(default_factory=list)
+    beside_long: list[Any] = field(default_factory=list)
+    load: list[Any] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every sample, for the JSON file."""
+        return asdict(self)
+
+
+def race(
+    plans: Sequence[Plan],
+    directory: Path,
+    prompt: Sequence[int],
+    *,
+    only: Sequence[str],
+    threads: int,
+    rounds: int,
+    requests: int = REQUESTS,
+    advance: Advance = lambda amount: None,
+) -> Report:
+    """Runs the experiments in `only`; the first plan is the server that they are about.
+
+    `prompt` holds at least `PROMPT` token ids for the bare loop. The other plans take part in
+    "crowd" alone, and are left out by name when they cannot run. Raises UserError when the first
+    cannot, or a request fails.
+    """
+    report = Report(
+        f"{cpu_model()}, {threads} threads",
+        platform.python_version(),
+        commit(),
+        threads,
+        directory.name,
+    )
+    with ExitStack() as stack:
+        servers: list[Server] = []
+        for plan in plans if "crowd" in only else plans[:1]:
+            try:
+                server = stack.enter_context(running(plan))
+                experiments.crowd(server, 2, seed=0, tokens=4)  # what only the first request costs
+            except (CannotRun, UserError) as error:
+                if plan is plans[0]:
+                    raise UserError(f"The server {plan.name} cannot be measured: {error}") from None
+                report.skipped[plan.name] = str(error)
+                continue
+            servers.append(server)
+            report.versions[plan.name] = server.versions
+        _compare(report, servers, directory, prompt, only, rounds, advance)
+        ours = servers[0]
+        for number in range(rounds):
+            if "follow-up" in only:
+                report.follow_up.append(experiments.follow_up(ours, number))
+            if "beside-long" in only:
+                report.beside_long.append(experiments.beside_long(ours, number))
+            advance(1)
+        if "load" in only:
+            report.load += _load(ours, requests)
+            advance(1)
+    return report
+
+
+def _compare(
+    report: Report,
+    servers: Sequence[Server],
+    directory: Path,
+    prompt: Sequence[int],
+    only: Sequence[str],
+    rounds: int,
+    advance: Advance,
+) -> None:
+    """Crowds at every server and the bare loop, in turns."""
+    children: Mapping[int, Child] = {}
+    try:
+        if "overhead" in only:
+            children = {batch: _bare(directory, batch, report.threads) for batch in BATCHES}
+            report.bare = {batch: [] for batch in BATCHES}
+        if "overhead" in only or "crowd" in only:
+            report.crowd = {s.plan.name: {batch: [] for batch in BATCHES} for s in servers}
+        for number in range(rounds if report.crowd else 0):
+            for batch in BATCHES:
+                if child := children.get(batch):
+                    prompts = [list(prompt[:PROMPT])] * batch
+                    told = child.ask(what="decode", prompts=prompts, tokens=ANSWER)
+                    report.bare[batch].append(batch * ANSWER / told["seconds"])
+                for server in servers:
+                    seed = 1000 * number + batch
+                    report.crowd[server.plan.name][batch].append(
+                        experiments.crowd(server, batch, seed)
+                    )
+            advance(1)
+    finally:
+        for child in children.values():
+            child.close()
+
+
+def _bare(directory: Path, batch: int, threads: int) -> Child:
+    """The decode loop without a server, in a process of its own."""
+    context = 256 * -(-(PROMPT + ANSWER + 1) // 256)
+    setup = {"directory": str(directory), "gguf": "", "threads": threads}
+    return Child("mkport", setup | {"batch": batch, "context": context})
+
+
+def _load(server: Server, requests: int) -> list[Any]:
+    """Both mixes, in the closed loop and in open ones."""
+    runs = []
+    for mix in ("chat", "agent"):
+        runs.append(experiments.load(server, mix, requests, seed=1, at_once=AT_ONCE))
+        for rate in RATES:
+            seed = 2 + RATES.index(rate)
+            runs.append(experiments.load(server, mix, requests, seed, a_second=rate))
+    return runs
