@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mkport.cli.options import OpsOption
 from mkport.cli.output import JsonFlag, emit, progress
 from mkport.errors import UserError
-from mkport.library import all_ops, find_op
+from mkport.library import all_ops, find_op, ops_in
 from mkport.testing import FORMS, Verdict
 from mkport.testing.suite import DTYPES, left_out, run_unit, units
 
@@ -47,6 +48,7 @@ def command(
             "out.",
         ),
     ] = None,
+    folder: OpsOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Hold ops to their oracles by the tolerance law, and compare the bits of their forms.
@@ -54,8 +56,9 @@ def command(
     Forms that an op lacks on the machine are left out by name. Exits with 1 if a check fails. The
     oracles need PyTorch (pip install 'mkport[oracle]').
     """
-    library = list(all_ops().values())
-    chosen = [find_op(name) for name in ops] if ops else library
+    given = None if folder is None else ops_in(folder)
+    library = list((all_ops() if given is None else given).values())
+    chosen = [find_op(name, given) for name in ops] if ops else library
     forms = form or FORMS
     wanted = units(chosen, forms, DTYPES if dtype == "all" else (dtype,), machine)
     lacking = left_out(chosen, forms, machine)

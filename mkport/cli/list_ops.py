@@ -2,21 +2,22 @@
 
 from typing import TYPE_CHECKING
 
+from mkport.cli.options import OpsOption
 from mkport.cli.output import JsonFlag, emit
 from mkport.inventory import Entry, inventory
-from mkport.library import all_ops
+from mkport.library import all_ops, ops_in
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def command(as_json: JsonFlag = False) -> None:
+def command(folder: OpsOption = None, as_json: JsonFlag = False) -> None:
     """List the ops: what each computes, how it is cut into tiles, its arithmetic order, its forms.
 
     Standalone is the ordinary kernel, ladder the simpler kernels before it, cpu and cuda the
     machines it is ported to, oracle the PyTorch function it is held to.
     """
-    entries = inventory(all_ops().values())
+    entries = inventory((all_ops() if folder is None else ops_in(folder)).values())
     emit(entries, as_json, lambda console: _render(entries, console))
 
 

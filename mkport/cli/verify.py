@@ -11,6 +11,7 @@ from mkport.cli.options import (
     ContextOption,
     DtypeOption,
     ModelOption,
+    OpsOption,
     WorkersOption,
     open_model,
 )
@@ -18,7 +19,7 @@ from mkport.cli.output import JsonFlag, emit
 from mkport.engine.decoder import decode_shape
 from mkport.engine.sampled import sampled
 from mkport.errors import UserError
-from mkport.library import all_ops
+from mkport.library import all_ops, ops_in
 from mkport.plan import deal
 from mkport.plan.file import load_schedule
 from mkport.verify import verify
@@ -34,6 +35,7 @@ def command(
     workers: WorkersOption = None,
     batch: BatchOption = 1,
     context: ContextOption = None,
+    folder: OpsOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Prove a schedule safe: no wait can hang, no two tasks can race, whatever the timing.
@@ -44,7 +46,7 @@ def command(
     if file is not None:
         if model is not None:
             raise UserError("Give a schedule file or --model, not both.")
-        schedule = load_schedule(file, all_ops())
+        schedule = load_schedule(file, all_ops() | ({} if folder is None else ops_in(folder)))
     else:
         loaded = open_model(model, dtype)
         shape = decode_shape(loaded, batch, context)
