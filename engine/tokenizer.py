@@ -75,6 +75,11 @@ class Tokenizer:
         added = self._backend.get_added_tokens_decoder()
         return frozenset(i for i, token in added.items() if token.special)
 
+    def special_id(self, text: str) -> int | None:
+        """The id of a token that is not text, by how it is written; None where there is none."""
+        token = self._backend.token_to_id(text)
+        return token if token in self.special_ids else None
+
     @cached_property
     def token_bytes(self) -> TokenBytes:
         """The exact bytes of a token id, by a call."""
@@ -112,7 +117,9 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of token ids; special tokens are left out unless `skip_special` is false."""
-        return str(self._backend.decode(list(ids), skip_special_tokens=skip_special))
+        # unlike `decode`, the batch call lets other threads run
+        (text,) = self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special)
+        return str(text)
 
     def render_chat(
         self,

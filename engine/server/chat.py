@@ -1,13 +1,18 @@
-"""POST /v1/chat/completions: a conversation, answered with text, reasoning and tool calls."""
+"""POST /v1/chat/completions: a conversation, answered with text, reasoning and tool calls.
+
+What a model's markup means is the parsers' business; here a reply's parts become JSON.
+"""
 
 import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from mkport.engine.parsers import Delta, joined
 from mkport.engine.request import Accepted, Event
-from mkport.engine.server import conversation, fields
+from mkport.engine.server import fields
 from mkport.engine.server.answer import Job
 from mkport.engine.server.errors import invalid
-from mkport.engine.server.rendering import render
+from mkport.engine.server.reply import Plan, plan
 from mkport.engine.server.schema import ChatRequest
 from mkport.engine.server.service import Service, Work
 from mkport.engine.server.tokens import chat_logprobs
@@ -36,39 +41,27 @@ class ChatJob(Job):
             "model": service.engine.name,
         }
         self._chunks = Chunks(self._about, "delta", self._usage if each else None)
-        self._choices = [_Choice() for _ in range(self._n)]
+        self._choices: list[_Choice] = []
 
     def prepare(self) -> list[Work]:
         """Renders, tokenizes and checks the conversation."""
         request, engine = self._request, self._service.engine
-        messages = conversation.messages(request.messages)
-        tools = conversation.tools(request.tools)
-        conversation.tool_choice(request.tool_choice, tools)
-        variables = conversation.template_variables(
-            request.chat_template_kwargs, request.reasoning_effort
-        )
-        ids = render(
-            self._service,
-            messages,
-            tools,
-            variables,
-            add_generation_prompt=request.add_generation_prompt,
-            continue_final=bool(request.continue_final_message),
-            add_special=bool(request.add_special_tokens),
-        ).ids
+        planned = plan(request, self._service)
+        self._choices = [_Choice(planned) for _ in range(self._n)]
         most = request.max_completion_tokens
         sampling = fields.sampling(
             request,
-            prompt_tokens=len(ids),
+            prompt_tokens=len(planned.ids),
             max_tokens=request.max_tokens if most is None else most,
             context=engine.context,
             vocab=engine.vocab,
             defaults=self._service.settings.defaults,
             param="messages",
             logprobs=self._top,
-            grammar=fields.grammar(request),
+            grammar=planned.grammar,
+            skip_special=planned.skip_special,
         )
-        return [Work(ids, sampling, self._n)]
+        return [Work(planned.ids, sampling, self._n)]
 
     def accepted(self, prompt: int, accepted: Accepted) -> None:
         """Counts the prompt."""
@@ -82,16 +75,17 @@ class ChatJob(Job):
     def chunk(self, choice: int, event: Event) -> bytes:
         """What the event changes."""
         self._usage.completion += len(event.ids)
+        state = self._choices[choice]
+        deltas = list(state.read(event))
         shown = self._logprobs(event)
+        if shown is not None and not deltas:
+            deltas = [Delta()]
         made = ""
-        if event.text or shown is not None:
-            made = self._chunks.chunk(
-                choice,
-                f'{{"content":{quote(event.text)}}}',
-                logprobs=None if shown is None else {"content": shown},
-            )
+        for delta in deltas:
+            made += self._chunks.chunk(choice, _delta(delta), logprobs=shown)
+            shown = None
         if event.reason is not None:
-            made += self._chunks.chunk(choice, "{}", reason=event.reason)
+            made += self._chunks.chunk(choice, "{}", reason=state.reason)
         return made.encode()
 
     def closing(self) -> bytes:
@@ -102,38 +96,82 @@ class ChatJob(Job):
         """Adds the event to its choice."""
         self._usage.completion += len(event.ids)
         kept = self._choices[choice]
-        kept.text.append(event.text)
-        kept.logprobs += self._logprobs(event) or []
-        kept.reason = event.reason or kept.reason
+        kept.deltas += kept.read(event)
+        kept.logprobs += (self._logprobs(event) or {}).get("content", ())
 
     def whole(self) -> bytes:
         """The answer as one object."""
-        return dumps(
+        choices = [
             {
-                **self._about,
-                "choices": [
-                    {
-                        "index": i,
-                        "message": {"role": "assistant", "content": "".join(kept.text)},
-                        "logprobs": None if self._top is None else {"content": kept.logprobs},
-                        "finish_reason": kept.reason,
-                    }
-                    for i, kept in enumerate(self._choices)
-                ],
-                "usage": self._usage.as_dict(),
+                "index": i,
+                "message": _message(kept.deltas),
+                "logprobs": None if self._top is None else {"content": kept.logprobs},
+                "finish_reason": kept.reason,
             }
-        ).encode()
+            for i, kept in enumerate(self._choices)
+        ]
+        return dumps({**self._about, "choices": choices, "usage": self._usage.as_dict()}).encode()
 
-    def _logprobs(self, event: Event) -> list[dict[str, Any]] | None:
+    def _logprobs(self, event: Event) -> dict[str, Any] | None:
         if self._top is None or not event.logprobs:
             return None
-        return chat_logprobs(self._service.engine.tokenizer, event.logprobs, self._top)
+        tokenizer = self._service.engine.tokenizer
+        return {"content": chat_logprobs(tokenizer, event.logprobs, self._top)}
 
 
 class _Choice:
-    """One answer as it grows, when it is not a stream."""
+    """One answer as it grows."""
 
-    def __init__(self) -> None:
-        self.text: list[str] = []
+    def __init__(self, planned: Plan) -> None:
+        self._parser = planned.parser()
+        self._one_call = planned.one_call
+        self._called = False
+        self.reason: str | None = None  # as the client is told
+        self.deltas: list[Delta] = []  # kept when it is not a stream
         self.logprobs: list[dict[str, Any]] = []
-        self.reason: str | None = None
+
+    def read(self, event: Event) -> Iterator[Delta]:
+        """What an event's text means."""
+        deltas = self._parser.push(event.text) if event.text else []
+        if event.reason is not None:
+            deltas += self._parser.finish()
+        for delta in deltas:
+            if delta.index is None or not (self._one_call and delta.index):
+                self._called = self._called or delta.index is not None
+                yield delta
+        if event.reason is not None:
+            self.reason = "tool_calls" if self._called and event.reason == "stop" else event.reason
+
+
+def _delta(delta: Delta) -> str:
+    """A delta as JSON."""
+    if delta.index is None:
+        if delta.reasoning:
+            return f'{{"reasoning_content":{quote(delta.reasoning)}}}'
+        return f'{{"content":{quote(delta.content)}}}'
+    function = f'"arguments":{quote(delta.arguments)}'
+    if not delta.name:
+        return f'{{"tool_calls":[{{"index":{delta.index},"function":{{{function}}}}}]}}'
+    return (
+        f'{{"tool_calls":[{{"index":{delta.index},"id":{quote(delta.id)},"type":"function",'
+        f'"function":{{"name":{quote(delta.name)},{function}}}}}]}}'
+    )
+
+
+def _message(deltas: Sequence[Delta]) -> dict[str, Any]:
+    """The message that the deltas are the pieces of."""
+    reply = joined(deltas)
+    message: dict[str, Any] = {"role": "assistant", "content": reply.content}
+    if reply.reasoning:
+        message["reasoning_content"] = reply.reasoning
+    if reply.calls:
+        message["content"] = reply.content or None
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in reply.calls
+        ]
+    return message

@@ -10,7 +10,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from starlette.responses import JSONResponse
 
-_TYPE_TAGS = ("str", "int", "float", "bool", "constrained-")  # pydantic's names of union members
+# pydantic's names of a union's members, which stand in a path like keys; others hold a bracket
+_MEMBERS = frozenset(("str", "int", "float", "bool", "list", "dict", "constrained-str"))
 
 
 class ErrorDetail(BaseModel):
@@ -102,7 +103,7 @@ def _path(place: Sequence[int | str]) -> str:
     for step in place:
         if isinstance(step, int):
             path += f"[{step}]"
-        elif "[" in step or step.startswith(_TYPE_TAGS):
+        elif "[" in step or step in _MEMBERS:
             break
         else:
             path += f".{step}" if path else step

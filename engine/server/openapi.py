@@ -26,7 +26,12 @@ _REQUESTS: tuple[type[BaseModel], ...] = (
     TokenizeRequest,
     DetokenizeRequest,
 )
-_EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
+_EVENT = {  # each is a chunk or an error as JSON, the last one [DONE]
+    "type": "object",
+    "required": ["data"],
+    "properties": {"data": {"type": "string"}},
+}
+_EVENTS = {"text/event-stream": {"schema": _EVENT}}
 _ANSWERS: dict[str, dict[str, Any]] = {
     "chat": {"model": replies.ChatCompletion, "content": _EVENTS},
     "completion": {"model": replies.Completion, "content": _EVENTS},

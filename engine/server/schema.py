@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from mkport.engine.server.errors import from_pydantic, invalid
 
@@ -34,14 +34,53 @@ def _few(value: Any) -> Any:
     return value
 
 
-Int = Annotated[int, BeforeValidator(_whole)]
+WHOLE = BeforeValidator(_whole)
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
-TokenId = Annotated[Int, Field(ge=0)]
+TokenId = Annotated[int, Field(ge=0), WHOLE]
 JsonObject = dict[str, Any]
-Objects = Annotated[
-    list[JsonObject], Field(fail_fast=True)
-]  # a list's first wrong item is told, not each
+_PART = {
+    "type": "object",
+    "required": ["type", "text"],
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+}
+Message = Annotated[
+    JsonObject,
+    WithJsonSchema(
+        {
+            "type": "object",
+            "required": ["role", "content"],
+            "properties": {
+                "role": {"type": "string", "minLength": 1},
+                "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]},
+            },
+        }
+    ),
+]
+Tool = Annotated[
+    JsonObject,
+    WithJsonSchema(
+        {
+            "type": "object",
+            "required": ["type", "function"],
+            "properties": {
+                "type": {"const": "function"},
+                "function": {
+                    "type": "object",
+                    "required": ["name"],
+                    "properties": {
+                        "name": {"type": "string", "pattern": "^[A-Za-z0-9_.:/-]{1,256}$"},
+                        "description": {"type": "string"},
+                        "parameters": {"type": "object"},
+                    },
+                },
+            },
+        }
+    ),
+]
+# a list's first wrong item is told, not each
+Messages = Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+Tools = Annotated[list[Tool], Field(fail_fast=True)]
 
 
 class Fields(BaseModel):
@@ -89,15 +128,15 @@ class Generation(Fields):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    n: Annotated[Int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    seed: Annotated[Int, Field(ge=-INT64, lt=INT64)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES), WHOLE] | None = None
+    seed: Annotated[int, Field(ge=-INT64, lt=INT64), WHOLE] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS, fail_fast=True)] | None = None
     stop_token_ids: (
         Annotated[list[TokenId], Field(max_length=MAX_LISTED, fail_fast=True)] | None
     ) = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[Int, Field(ge=-1)] | None = None
+    top_k: Annotated[int, Field(ge=-1), WHOLE] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
@@ -106,7 +145,7 @@ class Generation(Fields):
         Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_LISTED)]
         | None
     ) = None
-    min_tokens: Annotated[Int, Field(ge=0)] | None = None
+    min_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
@@ -117,12 +156,12 @@ class Generation(Fields):
 class ChatRequest(Generation):
     """The body of POST /v1/chat/completions."""
 
-    messages: Annotated[Objects, Field(min_length=1)]
-    max_tokens: Annotated[Int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[Int, Field(ge=1)] | None = None
+    messages: Messages
+    max_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1), WHOLE] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[Int, Field(ge=0, le=MAX_TOP)] | None = None
-    tools: Objects | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP), WHOLE] | None = None
+    tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | JsonObject | None = None
     parallel_tool_calls: bool | None = None
     add_generation_prompt: bool | None = None
@@ -140,8 +179,8 @@ class CompletionRequest(Generation):
     """The body of POST /v1/completions."""
 
     prompt: Prompt
-    max_tokens: Annotated[Int, Field(ge=0)] | None = None  # 0 with echo alone
-    logprobs: Annotated[Int, Field(ge=0, le=MAX_TOP)] | None = None
+    max_tokens: Annotated[int, Field(ge=0), WHOLE] | None = None  # 0 with echo alone
+    logprobs: Annotated[int, Field(ge=0, le=MAX_TOP), WHOLE] | None = None
     echo: bool | None = None
 
 
@@ -150,8 +189,8 @@ class TokenizeRequest(Fields):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[Objects, Field(min_length=1)] | None = None
-    tools: Objects | None = None
+    messages: Messages | None = None
+    tools: Tools | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

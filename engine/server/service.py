@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+from mkport.engine.parsers import choose
 from mkport.engine.request import EngineLike, QueueFull, Sampling, Stream
 from mkport.engine.server.errors import ApiError, busy, invalid
 from mkport.engine.server.metrics import Metrics
@@ -39,6 +40,7 @@ class Service:
         self.engine = engine
         self.settings = settings
         self.metrics = Metrics(engine)
+        self.format = choose(engine.tokenizer.chat_template, settings.format)
         self.created = int(time.time())
         self.draining = False  # no new requests; those at work go on
         self.stopping = False  # those at work are ended too

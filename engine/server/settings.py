@@ -12,6 +12,7 @@ class Settings:
 
     api_key: str | None = None  # None: no key is asked for
     defaults: Mapping[str, float] = field(default_factory=dict)  # the model's sampling, by field
+    format: str | None = None  # how replies are written; None: by the chat template
     max_body: int = 8 * MIB  # bytes of one request
     max_held: int = 128 * MIB  # bytes of all requests that are being read
     max_requests: int = 1024  # requests at work at once, waiting ones included

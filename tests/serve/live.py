@@ -25,19 +25,20 @@ class Live:
     server: Server
     service: Service
     engine: Any
+    http: httpx.Client
 
     def client(self, key: str = "none", **options: Any) -> openai.OpenAI:
         """The `openai` client, which does not try again by itself."""
-        options = {"max_retries": 0, "timeout": 20, **options}
+        options = {"max_retries": 0, "timeout": 20, "http_client": self.http, **options}
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, **options)
 
     def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
         """A POST of JSON."""
-        return httpx.post(f"{self.url}{path}", json=body, timeout=20, **options)
+        return self.http.post(f"{self.url}{path}", json=body, **options)
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         """A GET."""
-        return httpx.get(f"{self.url}{path}", timeout=20, **options)
+        return self.http.get(f"{self.url}{path}", **options)
 
     def chat(self, text: str = "Hi", **fields: Any) -> httpx.Response:
         """One message, not streamed unless asked for."""
@@ -76,7 +77,8 @@ def serving(engine: EngineLike, **settings: Any) -> Iterator[Live]:
     thread.start()
     try:
         until(lambda: server.started)
-        yield Live(f"http://127.0.0.1:{port}", server, service, engine)
+        with httpx.Client(timeout=20, verify=False) as http:
+            yield Live(f"http://127.0.0.1:{port}", server, service, engine, http)
     finally:
         server.handle_exit(2, None)
         server.handle_exit(2, None)

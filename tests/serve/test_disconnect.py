@@ -1,0 +1,128 @@
+"""A client that goes away ends its request, whatever state it is in; and so do two hundred."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.serve.live import Live, serving, until
+from tests.serve.scripted import ScriptedEngine
+
+
+def endless() -> Iterator[str]:
+    while True:
+        yield "e"
+
+
+@contextlib.contextmanager
+def asking(live: Live, **fields: Any) -> Iterator[socket.socket]:
+    """A connection with a request on it; leaving the block hangs up."""
+    body = json.dumps({"messages": [{"role": "user", "content": "x"}], **fields}).encode()
+    host, port = live.url.removeprefix("http://").split(":")
+    with socket.socket() as connection:
+        connection.settimeout(10)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((host, int(port)))
+        connection.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(body) + body
+        )
+        yield connection
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("state", ["queued", "prefilling", "decoding"])
+def test_hanging_up_ends_the_request(state: str, stream: bool) -> None:
+    chunk = 1 if state == "prefilling" else 1 << 20
+    engine = ScriptedEngine(lambda asked: endless(), max_batch=1, step_s=0.01, chunk=chunk)
+    with serving(engine) as live, contextlib.ExitStack() as others:
+        if state == "queued":
+            others.enter_context(asking(live))
+            until(lambda: engine.stats().running == 1)
+        with asking(live, stream=stream) as connection:
+            if state == "queued":
+                until(lambda: engine.stats().waiting == 1)
+            elif state == "prefilling":
+                until(lambda: engine.stats().prompt_tokens >= 3)
+            else:
+                until(lambda: engine.stats().generation_tokens >= 3)
+                if stream:
+                    assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        if state == "queued":
+            until(lambda: engine.stats().waiting == 0, 2)
+            assert engine.stats().running == 1
+            others.close()
+        until(engine.idle, 2)
+        until(lambda: live.service.at_work == 0, 2)
+        engine.script = lambda asked: "Hello"
+        assert live.chat(max_tokens=2).status_code == 200
+
+
+def test_hanging_up_in_the_middle_of_a_body_is_nobodys_business(live: Live) -> None:
+    host, port = live.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 5) as connection:
+        connection.sendall(
+            b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b'Content-Length: 500\r\n\r\n{"prompt'
+        )
+        until(lambda: live.service.held)
+    until(lambda: live.service.held == 0)
+    assert live.chat().status_code == 200
+
+
+def test_two_hundred_that_hang_up_leave_room_for_one() -> None:
+    engine = ScriptedEngine(lambda asked: endless(), max_batch=8, step_s=0.002)
+    with serving(engine) as live:
+        with contextlib.ExitStack() as storm:
+            for i in range(200):
+                storm.enter_context(asking(live, stream=i % 2 == 0))
+            until(lambda: len(engine.submitted) == 200)
+            time.sleep(0.5)
+            assert engine.stats().running == 8
+        engine.script = lambda asked: "Hello"
+        began = time.perf_counter()
+        assert live.chat().json()["choices"][0]["message"]["content"] == "Hello"
+        assert time.perf_counter() - began < 2
+        until(engine.idle, 2)
+        until(lambda: live.service.at_work == 0, 2)
+        assert not live.service._streams
+
+
+def test_a_client_that_does_not_read_holds_up_nobody() -> None:
+    engine = ScriptedEngine(lambda asked: iter(["e" * 4000] * 9), context=1 << 21)
+    with serving(engine) as live, asking(live, stream=True):
+        until(lambda: engine.stats().generation_tokens > 8_000)
+        began = time.perf_counter()
+        engine.script = lambda asked: "Hello"
+        assert live.chat().status_code == 200
+        assert time.perf_counter() - began < 2
+
+
+def test_while_there_is_no_token_a_stream_says_that_it_is_alive() -> None:
+    engine = ScriptedEngine(step_s=0.02, chunk=1)
+    with serving(engine, ping_s=0.05) as live:
+        response = live.chat(stream=True)
+        assert response.status_code == 200 and response.text.startswith(": waiting\n\n")
+        assert response.text.endswith("data: [DONE]\n\n")
+
+
+def test_a_gone_client_among_several_prompts(live: Live) -> None:
+    live.engine.script = lambda asked: endless()
+    failed: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            live.client(timeout=0.3).completions.create(model="scripted", prompt=["a", "b", "c"])
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    assert failed
+    until(live.engine.idle, 2)

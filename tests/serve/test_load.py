@@ -1,0 +1,135 @@
+"""What must not freeze the server: prompts of 20 MB, floods of requests, and minutes of misuse."""
+
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.serve.live import until
+from tests.serve.load import Crowd
+from tests.serve.process import Started, started
+from tests.serve.watch import Watch, watching
+
+HEALTH_S = 0.1
+TRIES = 3  # other work on the machine can make a good server late, but nothing a bad one quick
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def idle() -> Iterator[str]:
+    """The URL of a server that nobody else uses: how fast this machine lets one answer now."""
+    with started() as server:
+        yield server.url
+
+
+def in_time(watch: Watch, server: Started, idle: str) -> bool:
+    """Whether /health answered soon, or late only because the machine is too busy for anything."""
+    assert not watch.bad
+    return watch.p99(server.url) < max(HEALTH_S, 3 * watch.p99(idle))
+
+
+def together(work: Any, times: int) -> None:
+    """Does the same in so many threads."""
+    threads = [threading.Thread(target=work) for _ in range(times)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+
+@pytest.mark.parametrize("max_body", [8 << 20, 64 << 20])
+def test_a_prompt_of_20_mb_freezes_nothing(max_body: int, idle: str) -> None:
+    assert any(large_prompts_in_time(max_body, idle) for _ in range(TRIES))
+
+
+def large_prompts_in_time(max_body: int, idle: str) -> bool:
+    text = "All work and no play makes Jack a dull boy. " * 460_000
+    body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+    statuses = []
+    with started(max_body=max_body) as server, watching(server.url, idle) as watch:
+
+        def ask() -> None:
+            url = f"{server.url}/v1/chat/completions"
+            response = httpx.post(url, content=body, headers=JSON, timeout=60)
+            statuses.append(response.status_code)
+
+        time.sleep(0.3)
+        together(ask, 3)
+        time.sleep(0.3)
+    assert statuses == [413 if max_body < len(body) else 400] * 3
+    return in_time(watch, server, idle)
+
+
+def test_a_long_prompt_that_fits_freezes_nothing(idle: str) -> None:
+    assert any(long_prompts_in_time(idle) for _ in range(TRIES))
+
+
+def long_prompts_in_time(idle: str) -> bool:
+    text = "All work and no play makes Jack a dull boy. " * 6_000
+    with started({"context": 300_000}) as server, watching(server.url, idle) as watch:
+
+        def ask() -> None:
+            body = {"messages": [{"role": "user", "content": text}], "max_tokens": 2}
+            response = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60)
+            assert response.status_code == 200
+            assert response.json()["usage"]["prompt_tokens"] > 250_000
+
+        time.sleep(0.3)
+        together(ask, 2)
+    return in_time(watch, server, idle)
+
+
+def test_a_flood_freezes_nothing(idle: str) -> None:
+    with started({"max_batch": 8, "step_s": 0.005}) as server, watching(server.url, idle) as watch:
+        crowd = Crowd(server.url, 64, lambda draw: "Hi " * draw.randint(1, 500))
+        time.sleep(3)
+        crowd.stop()
+        until(lambda: server.stats()["running"] + server.stats()["waiting"] == 0)
+    assert in_time(watch, server, idle)
+    assert crowd.seen["200"] > 20 and crowd.seen["400"] and crowd.seen["hung up"]
+    assert set(crowd.seen) <= {"200", "400", "hung up", "503"}, crowd.seen
+
+
+def soak(server: Started, seconds: float, idle: str) -> None:
+    """Misuse for so long, and no leak of memory, descriptors or sequences at its end."""
+
+    def texts(draw: random.Random) -> str:
+        return draw.choice(("endless", "slow 20", "Hi", "Hi " * 2000))
+
+    with watching(server.url, idle) as watch:
+        warm = Crowd(server.url, 24, texts)
+        time.sleep(min(seconds / 4, 20))
+        warm.stop()
+        until(lambda: server.stats()["running"] + server.stats()["waiting"] == 0)
+        memory, descriptors = server.memory(), server.descriptors()
+        crowd = Crowd(server.url, 24, texts)
+        time.sleep(seconds)
+        crowd.stop()
+        until(lambda: server.stats()["running"] + server.stats()["waiting"] == 0)
+        time.sleep(0.5)
+        assert server.descriptors() <= descriptors + 2
+        assert server.memory() < memory * 1.1 + (8 << 20)
+        assert server.stats()["kv_usage"] == 0
+    print(
+        f"{seconds} s: {dict(crowd.seen)}, /health p99 {watch.p99(server.url) * 1e3:.1f} ms, "
+        f"memory {memory / 1e6:.1f} -> {server.memory() / 1e6:.1f} MB"
+    )
+    assert in_time(watch, server, idle)
+    assert set(crowd.seen) <= {"200", "400", "hung up", "503"}, crowd.seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [600])
+def test_ten_minutes_of_misuse_leave_nothing_behind(seconds: float, idle: str) -> None:
+    with started({"max_batch": 8, "step_s": 0.002}) as server:
+        soak(server, seconds, idle)
+
+
+def test_a_few_seconds_of_misuse_leave_nothing_behind(idle: str) -> None:
+    with started({"max_batch": 8, "step_s": 0.002}) as server:
+        soak(server, 3, idle)
