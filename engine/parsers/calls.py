@@ -182,11 +182,14 @@ class CallReader:
 
     def _baptise(self) -> list[Delta]:
         name = _loaded(self._name)
-        if not isinstance(name, str) or not name or name not in (self._names or {name}):
+        if not isinstance(name, str) or not name or not self._known(name):
             self._fields.state = "broken"
             return []
         self.named = True
         return [Delta(index=self._index, id=new_id(), name=name), *self._pass()]
+
+    def _known(self, name: str) -> bool:
+        return self._names is None or name in self._names
 
     def _pass(self) -> list[Delta]:
         """The arguments that may be shown."""

@@ -20,13 +20,15 @@ class CohereParser(Parser):
     stays in the content."""
 
     def __init__(self, thinking: bool = False, names: Collection[str] | None = None) -> None:
-        """`thinking`: the prompt has opened the reasoning. `names` of tools: not needed here."""
+        """`thinking`: the prompt has opened the reasoning. `names` of the tools: if there are none,
+        nothing is a call; else any name will do, for the client to judge."""
         super().__init__()
+        self._names = None if names or names is None else ()
         self._mode = self._reasoning if thinking else self._start
         self._trim = thinking  # white space to come is dropped
         self._calls = 0
         self._lead = ""  # of an action, what was read before the call that is being read
-        self._call = CallReader(0)
+        self._call = CallReader(0, self._names)
 
     def _start(self, final: bool) -> Iterator[Delta]:
         self._trimmed()
@@ -76,11 +78,15 @@ class CohereParser(Parser):
         state = self._call.state
         if not self._call.named and (final or state == "broken"):
             yield Delta(content=self._lead + self._call.text)
-            self._call, self._mode, self._trim = CallReader(self._calls), self._start, False
+            self._call, self._mode, self._trim = (
+                CallReader(self._calls, self._names),
+                self._start,
+                False,
+            )
         elif state == "done":
             self._calls += 1
             self._lead, self._mode = "", self._between
-            self._call = CallReader(self._calls)
+            self._call = CallReader(self._calls, self._names)
         elif final or state == "broken":
             self._mode = self._broken
 
@@ -100,5 +106,5 @@ class CohereParser(Parser):
         text, marker = self._until((END_ACTION,), final)
         yield from self._call.rest(text)
         if marker:
-            self._call = CallReader(self._calls)
+            self._call = CallReader(self._calls, self._names)
             self._mode = self._start

@@ -77,7 +77,8 @@ def hermes_grammar(wanted: Wanted) -> Grammar | None:
         start = f"{opened} ({many} | answer)"
     else:
         rules += _before("until_call", m(hermes.CALL))
-        opened = "think GAP" if wanted.thinking else ""
+        if not wanted.thinking and not _token(m(hermes.THINK)):
+            opened = ""  # then reasoning is text like any other, up to the first call
         start = f"{opened} (until_call {call}){'*' if wanted.parallel else '?'} TEXT"
     return _lark(start, [*rules, *think, *_answer(wanted)])
 
@@ -92,7 +93,8 @@ def cohere_grammar(wanted: Wanted) -> Grammar | None:
     head = '{{"tool_call_id": "@", "tool_name": {name}, "{key}": '
     rules = [*_objects(functions, "parameters", head, wanted), "NUMBER: /0|[1-9][0-9]?/"]
     more = '("," GAP object)*' if wanted.parallel else ""
-    action = f'{m(cohere.ACTION)} GAP "[" GAP object {more} GAP "]" GAP {m(cohere.END_ACTION)}'
+    calls = f'GAP "[" GAP object {more} GAP "]" GAP {m(cohere.END_ACTION)}'
+    action = f"{m(cohere.ACTION)} {calls}"
     content = "TEXT" if wanted.answer is None else "answer"
     text = f"{m(cohere.TEXT)} {content} {m(cohere.END_TEXT)}"
     if not functions:
@@ -101,8 +103,11 @@ def cohere_grammar(wanted: Wanted) -> Grammar | None:
         start = f"{opened} {action}"
     elif wanted.answer is not None:
         start = f"{opened} ({action} | {text})"
-    else:
+    elif _token(m(cohere.ACTION)):
         start = f"{opened} ({text} GAP ({action})? | TEXT ({action})?)"
+    else:  # then text markers are text like any other
+        rules += _before("until_action", m(cohere.ACTION))
+        start = f"{'think GAP' if wanted.thinking else ''} (until_action {calls} | TEXT)"
     return _lark(start, [*rules, *think, *_answer(wanted)])
 
 
@@ -112,9 +117,9 @@ def llama3_grammar(wanted: Wanted) -> Grammar | None:
     if not functions:
         return plain_grammar(wanted)
     rules = _objects(functions, "parameters", '{{"name": {name}, "{key}": ', wanted)
-    calls = f"({wanted.marker(llama3.TAG)})? object" + (
-        ' ("; " object)*' if wanted.parallel else ""
-    )
+    # beside an answer in JSON, which may begin with the same letters, calls need their tag
+    tag = wanted.marker(llama3.TAG) + ("?" if wanted.answer is None else "")
+    calls = f"{tag} object" + (' ("; " object)*' if wanted.parallel else "")
     if wanted.forced:
         start = calls
     elif wanted.answer is not None:
@@ -131,7 +136,9 @@ def _objects(
     """The rule `object`: one of the calls, each with its own schema. "@" in a head is a number."""
     rules = []
     for i, function in enumerate(functions):
-        parts = head.format(name=json.dumps(function["name"]), key=key).split("@")
+        parts = head.format(name=json.dumps(function["name"], ensure_ascii=False), key=key).split(
+            "@"
+        )
         opening = " NUMBER ".join(map(json.dumps, parts))
         lenient = not wanted.forced and not function.get("strict")
         schema = _schema(function.get("parameters"), lenient)
@@ -159,9 +166,13 @@ def _answer(wanted: Wanted) -> list[str]:
 def _before(rule: str, marker: str) -> list[str]:
     """A rule for any text up to a marker and with it: the first one, so lazy if it is ordinary
     text. A marker that is a token of its own never is part of a text."""
-    if marker.startswith("<["):
+    if _token(marker):
         return [f"{rule}: TEXT {marker}"]
     return [f"{rule}[lazy]: TEXT {marker}"]
+
+
+def _token(marker: str) -> bool:
+    return marker.startswith("<[")
 
 
 def _lark(start: str, rules: Sequence[str]) -> Grammar:

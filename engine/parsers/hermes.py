@@ -15,12 +15,14 @@ class HermesParser(Parser):
     stays in the content."""
 
     def __init__(self, thinking: bool = False, names: Collection[str] | None = None) -> None:
-        """`thinking`: the prompt has opened the reasoning. `names` of tools: not needed here."""
+        """`thinking`: the prompt has opened the reasoning. `names` of the tools: if there are none,
+        nothing is a call; else any name will do, for the client to judge."""
         super().__init__()
+        self._names = None if names or names is None else ()
         self._trim = thinking  # white space to come is dropped
         self._mode = self._reasoning if thinking else self._start
         self._calls = 0
-        self._call = CallReader(0)
+        self._call = CallReader(0, self._names)
 
     def _start(self, final: bool) -> Iterator[Delta]:
         text = self._text.lstrip()
@@ -45,7 +47,7 @@ class HermesParser(Parser):
             yield Delta(content=text)
         if marker:
             self._take(len(CALL))
-            self._mode, self._call = self._in_call, CallReader(self._calls)
+            self._mode, self._call = self._in_call, CallReader(self._calls, self._names)
 
     def _in_call(self, final: bool) -> Iterator[Delta]:
         count, deltas = self._call.read(self._text)

@@ -14,7 +14,8 @@ class Llama3Parser(Parser):
     answer in JSON. What is no call stays in the content as it is."""
 
     def __init__(self, thinking: bool = False, names: Collection[str] | None = None) -> None:
-        """`names` of the tools; None: any. `thinking` does not occur in this format."""
+        """`names` of the tools: without a tag, only they are called, and if there are none nothing
+        is a call; None: any name will do. `thinking` does not occur in this format."""
         super().__init__()
         self._names = names
         self._calls = 0
@@ -39,7 +40,9 @@ class Llama3Parser(Parser):
         yield from ()
 
     def _begin(self, final: bool) -> Iterator[Delta]:
-        self._call = CallReader(self._calls, None if TAG in self._lead else self._names)
+        self._call = CallReader(
+            self._calls, None if TAG in self._lead and self._names else self._names
+        )
         self._mode = self._in_call
         yield from ()
 

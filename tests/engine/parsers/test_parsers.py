@@ -129,6 +129,23 @@ def test_names_and_arguments_are_told_as_soon_as_they_are_known(form: str, text:
     assert len(deltas) > len(TRICKY) - 5
 
 
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("hermes", "Ok." + hermes_call('{"x": 1}')),
+        ("llama3", llama_call("{}")),
+        ("llama3", "<|python_tag|>" + llama_call("{}")),
+    ],
+)
+def test_without_tools_nothing_is_a_call(form: str, text: str) -> None:
+    parser = FORMATS[form].parser(names=[])
+    reply = joined([*parser.push(text), *parser.finish()])
+    assert (reply.content, reply.calls) == (text, [])
+    parser = FORMATS["cohere"].parser(names=[])
+    reply = joined([*parser.push(action(cohere_call("{}"))), *parser.finish()])
+    assert reply.content.startswith("<|START_ACTION|>") and not reply.calls
+
+
 def test_content_is_told_but_for_what_may_be_a_marker() -> None:
     parser = FORMATS["hermes"].parser()
     pieces = ["Hi", " the", "re <", "b> <tool", "_x", " \n", "!"]
