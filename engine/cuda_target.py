@@ -66,7 +66,7 @@ class DeviceArrays:
         self.inputs = _views(self._host, small, np.int32)
         for name, spec in specs.items():
             if spec.kind == "weight":
-                self.tensors[name] = _weight(model, spec, context)
+                self.tensors[name] = weight_of(model, spec, context)
             elif spec.kind != "input" or name in tables:
                 self.tensors[name] = cupy.zeros(spec.shape, NUMPY[spec.dtype])
         self.tables = {name: np.zeros(specs[name].shape, np.int32) for name in sorted(tables)}
@@ -111,7 +111,7 @@ def needs(specs: Mapping[str, TensorSpec]) -> dict[str, int]:
     }
 
 
-def _weight(model: LoadedModel, spec: TensorSpec, context: int) -> Any:
+def weight_of(model: LoadedModel, spec: TensorSpec, context: int) -> Any:
     """A weight on the GPU: straight from the files, one published tensor after the other."""
     import cupy
 

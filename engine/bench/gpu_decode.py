@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from mkport.compose.cuda import compose_cuda
+from mkport.declare import TensorSpec
 from mkport.engine.bench.decode import commit
+from mkport.engine.sampled import sampled
 from mkport.machines.cuda.gpu import gpu
 from mkport.machines.cuda.machine import CudaMachine
 from mkport.machines.cuda.nvrtc import nvrtc
@@ -51,18 +53,28 @@ def random_bf16(shape: tuple[int, ...], spread: float, seed: int) -> Any:
 
 def tensors_of(graph: Graph, shape: StepShape, table: np.ndarray, vocab: int) -> dict[str, Any]:
     """Random weights and cache, and the inputs of a step at the context's last position."""
+    arrays = {
+        name: random_tensor(spec, table, seed)
+        for seed, (name, spec) in enumerate(graph.tensors.items())
+        if spec.kind in ("weight", "state")
+    }
+    return arrays | step_inputs(graph, shape, vocab)
+
+
+def random_tensor(spec: TensorSpec, table: np.ndarray, seed: int) -> Any:
+    """A weight or a part of the cache, drawn on the device; `table` is the rotary one."""
     import cupy
 
-    arrays: dict[str, Any] = {}
-    for seed, (name, spec) in enumerate(graph.tensors.items()):
-        if name == "rope":
-            arrays[name] = table
-        elif spec.kind == "weight" and spec.dtype == "f32":
-            arrays[name] = cupy.ones(spec.shape, cupy.float32)
-        elif spec.kind == "weight":
-            arrays[name] = random_bf16(spec.shape, spec.shape[-1] ** -0.5, seed)
-        elif spec.kind == "state":
-            arrays[name] = random_bf16(spec.shape, 1.0, seed)
+    if spec.name == "rope":
+        return cupy.asarray(table)
+    if spec.kind == "weight" and spec.dtype == "f32":
+        return cupy.ones(spec.shape, cupy.float32)
+    return random_bf16(spec.shape, spec.shape[-1] ** -0.5 if spec.kind == "weight" else 1.0, seed)
+
+
+def step_inputs(graph: Graph, shape: StepShape, vocab: int) -> dict[str, np.ndarray]:
+    """The inputs of a step of random tokens, each at the context's last position."""
+    arrays: dict[str, np.ndarray] = {}
     rows = shape.rows
     for name, pool in ((FULL_TABLE, shape.pool), (WINDOW_TABLE, shape.window_pool)):
         if name in graph.tensors:
@@ -102,7 +114,7 @@ def measure(family: str, size: str, batch: int, context: int, repeats: int) -> d
     module = family_of(config_of(family, size))
     shape = StepShape(rows=batch, context=context, sequences=batch, logits=batch)
     started = time.perf_counter()
-    graph = module.build(config, shape)
+    graph = sampled(module.build(config, shape))
     schedule = deal(graph, gpu().multiprocessors, "strided")
     report = verify(schedule)
     program = compose_cuda(schedule.graph.ops, "bf16", "bf16", batch)

@@ -1,5 +1,6 @@
 """`mkport bench`: decode speed against transformers and llama.cpp, in turns, same weights; or what
-it costs to plan and verify a full-size step. `mkport bench serve` is in `bench_serve`."""
+it costs to plan and verify a full-size step. `mkport bench decode`, on a GPU, is in `bench_decode`,
+`mkport bench serve` in `bench_serve`."""
 
 import json
 import random
@@ -8,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from mkport.cli import bench_serve
+from mkport.cli import bench_decode, bench_serve
 from mkport.cli.output import JsonFlag, emit, plain, progress
 from mkport.files import check_folder_of, write_text
 
@@ -101,6 +102,9 @@ def _plan(out: Path | None, as_json: bool) -> None:
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 app.callback(invoke_without_command=True)(command)
+app.command("decode", help="Measure decode steps on a GPU, beside kernels one by one and PyTorch.")(
+    bench_decode.command
+)
 app.command("serve", help="Measure serving: latency, throughput, what a server adds.")(
     bench_serve.command
 )

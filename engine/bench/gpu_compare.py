@@ -1,0 +1,280 @@
+"""Decode steps on a GPU, side by side: the megakernel, the same kernels one by one, plain PyTorch.
+
+All run on one copy of the weights, in turns, in one process. Nothing is timed that was not compared
+first: the megakernel's logits must be finite and the same bits in four runs from poisoned scratch,
+those of the separate kernels must have the megakernel's bits, and PyTorch's are held, like ours, to
+a step in float32 on the same weights.
+"""
+
+import gc
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+import mkport
+from mkport.compose.cuda import compose_cuda
+from mkport.engine.bench.decode import commit
+from mkport.engine.bench.gpu_contestants import Clock, Separate, read_bandwidth, timed
+from mkport.engine.bench.gpu_decode import DATASHEET, phases, random_tensor, step_inputs
+from mkport.engine.bench.torch_step import TorchStep
+from mkport.engine.cuda_target import needs, weight_of
+from mkport.engine.load import LoadedModel
+from mkport.engine.sampled import sampled
+from mkport.errors import UserError
+from mkport.machines.cuda.gpu import check_room, gpu
+from mkport.machines.cuda.machine import CudaMachine
+from mkport.machines.cuda.nvrtc import nvrtc
+from mkport.models import family_of, parse_config
+from mkport.models.cohere2 import CohereConfig
+from mkport.models.sizes import config_of
+from mkport.models.step import StepShape
+from mkport.plan import Graph, deal
+from mkport.plan.bytes import distinct, step_bytes
+from mkport.trace import Trace, render, summarise
+from mkport.trace.collect import collect
+from mkport.verify import verify
+
+OURS, SEPARATE, PYTORCH = "megakernel", "separate kernels", "PyTorch"
+CONTESTANTS = (OURS, SEPARATE, PYTORCH)
+ADVICE = "Measure a smaller batch or context."
+
+
+@dataclass
+class Batch:
+    """What was measured at one batch. Seconds, bytes."""
+
+    batch: int
+    nbytes: float  # that a step must read, with the experts that uniform routing would choose
+    records: int
+    plan_s: float
+    compile_s: float
+    memory_bytes: int  # that the process holds on the device
+    tensor_bytes: dict[str, int]  # of it, by kind
+    verdicts: dict[str, Any]
+    samples: dict[str, list[float]]  # seconds of a step
+    clocks: list[dict[str, str]]
+    shares: dict[str, dict[str, float]] = field(default_factory=dict)
+    summary: str = ""
+    phases: str = ""
+
+
+@dataclass
+class Source:
+    """Where the weights come from: a model, or a family and size whose weights are drawn."""
+
+    name: str
+    config: Any
+    family: Any
+    model: LoadedModel | None
+
+    @classmethod
+    def random(cls, family: str, size: str) -> "Source":
+        """Random weights. Raises UserError for an unknown family or size."""
+        fields = config_of(family, size)
+        name = f"{family}, {size} size, random weights"
+        return cls(name, parse_config(fields), family_of(fields), None)
+
+    @classmethod
+    def of(cls, model: LoadedModel) -> "Source":
+        """A loaded checkpoint. Raises UserError when it is not bfloat16."""
+        if model.weights.dtype != "bf16":
+            raise UserError(
+                f"{model.directory} holds {model.weights.dtype}; the benchmark is of bfloat16. "
+                "Load it with --dtype bf16."
+            )
+        return cls(model.name, model.config, model.family, model)
+
+
+def compare(
+    source: Source,
+    batches: Sequence[int],
+    context: int,
+    against: Sequence[str] = CONTESTANTS[1:],
+    rounds: int = 20,
+    say: Callable[[str], object] = lambda line: None,
+) -> tuple[dict[str, Any], Trace]:
+    """Measures every batch; returns the report as data and the trace of the last batch's step.
+
+    Raises UserError when the GPU has too little room, or logits are wrong.
+    """
+    graphs = {batch: _graph(source, batch, context) for batch in batches}
+    widest = graphs[max(batches)]
+    check_room(needs(widest.tensors), ADVICE)
+    say("weights")
+    started = time.perf_counter()
+    table = source.family.rope_table(source.config, context)
+    held: dict[str, Any] = {}
+    for seed, spec in enumerate(widest.tensors.values()):
+        if spec.kind == "weight" and source.model is not None:
+            held[spec.name] = weight_of(source.model, spec, context)
+        elif spec.kind in ("weight", "state"):
+            held[spec.name] = random_tensor(spec, table, seed)
+    drawn = time.perf_counter() - started
+    bandwidth = read_bandwidth(max(held.values(), key=lambda a: a.nbytes))
+    results: list[Batch] = []
+    for batch in batches:
+        result, trace = _one(source, graphs[batch], held, batch, context, against, rounds, say)
+        sheet = DATASHEET.get(gpu().name)
+        for name, samples in result.samples.items():
+            speed = result.nbytes / statistics.median(samples)
+            result.shares[name] = {"of_measured_read": speed / bandwidth}
+            if sheet is not None:
+                result.shares[name]["of_datasheet"] = speed / sheet
+        results.append(result)
+        gc.collect()
+    return _report(source, context, bandwidth, drawn, results), trace
+
+
+def _graph(source: Source, batch: int, context: int) -> Graph:
+    shape = StepShape(rows=batch, context=context, sequences=batch, logits=batch)
+    return sampled(source.family.build(source.config, shape))
+
+
+def _one(
+    source: Source, graph: Graph, held: dict[str, Any], batch: int, context: int,
+    against: Sequence[str], rounds: int, say: Callable[[str], object],
+) -> tuple[Batch, Trace]:  # fmt: skip
+    import cupy
+
+    say(f"batch {batch}: plan and compile")
+    shape = StepShape(rows=batch, context=context, sequences=batch, logits=batch)
+    started = time.perf_counter()
+    schedule = deal(graph, gpu().multiprocessors, "strided")
+    report = verify(schedule)
+    planned = time.perf_counter()
+    program = compose_cuda(schedule.graph.ops, "bf16", "bf16", batch)
+    tensors = {
+        name: _front(held[name], graph.tensors[name].shape)
+        for name in held
+        if name in graph.tensors
+    } | step_inputs(graph, shape, source.config.vocab)
+    machine = CudaMachine(program, schedule, tensors)
+    compiled = time.perf_counter()
+    say(f"batch {batch}: check")
+    verdicts: dict[str, Any] = {}
+    logits = _checked(machine)
+    verdicts[OURS] = {"finite": True, "same_bits_in_runs": 4}
+    contestants: dict[str, Any] = {OURS: machine.launch}
+    if SEPARATE in against:
+        apart = Separate(graph, machine.tensors, batch)
+        machine.poison()
+        apart()
+        same = machine.tensors["logits"].get().tobytes() == logits.tobytes()
+        verdicts[SEPARATE] = {"same_bits_as_megakernel": same, "launches": apart.launches}
+        contestants[SEPARATE] = apart
+    if PYTORCH in against:
+        if isinstance(source.config, CohereConfig):
+            contestants[PYTORCH], verdicts[PYTORCH], truth = _pytorch(
+                source.config, machine, batch, context
+            )
+            verdicts[OURS] |= _distance(logits, truth)
+            verdicts[OURS]["ok"] = verdicts[OURS]["rms"] <= 2 * verdicts[PYTORCH]["rms"] + 2**-8
+        else:
+            verdicts[PYTORCH] = {"absent": "the plain step is written for the Cohere families"}
+    say(f"batch {batch}: {rounds} rounds")
+    clock = Clock()
+    clocks = [clock.read()]
+    samples = timed(contestants, rounds)
+    clocks.append(clock.read())
+    machine.check()
+    machine.step(trace=True)
+    trace = collect(machine, f"measured on {gpu().name}: batch {batch}, {context} positions")
+    free, total = cupy.cuda.runtime.memGetInfo()
+    result = Batch(
+        batch=batch,
+        nbytes=step_bytes(graph, batch, context, lambda node: _used(source.config, batch)),
+        records=report.records,
+        plan_s=planned - started,
+        compile_s=compiled - planned,
+        memory_bytes=total - free,
+        tensor_bytes=needs(graph.tensors),
+        verdicts=verdicts,
+        samples=samples,
+        clocks=clocks,
+        summary=render(summarise(trace)),
+        phases=phases(trace, f"layer {source.config.layers // 2}"),
+    )
+    return result, trace
+
+
+def _front(array: Any, shape: tuple[int, ...]) -> Any:
+    """The beginning of an array, as another: a smaller batch's cache is a part of the largest's."""
+    return array.reshape(-1)[: int(np.prod(shape))].reshape(shape)
+
+
+def _checked(machine: CudaMachine) -> np.ndarray:
+    """The logits of a step, finite and the same bits four times. Raises UserError otherwise."""
+    seen: list[np.ndarray] = []
+    for _ in range(4):
+        machine.poison()
+        machine.step()
+        seen.append(machine.tensors["logits"].get())
+    if not np.isfinite(seen[0]).all():
+        raise UserError("The step's logits are not finite: nothing was timed.")
+    if any(other.tobytes() != seen[0].tobytes() for other in seen):
+        raise UserError("Two runs of the step differ in their bits: nothing was timed.")
+    return seen[0]
+
+
+def _pytorch(
+    config: CohereConfig, machine: CudaMachine, batch: int, context: int
+) -> tuple[Callable[[], None], dict[str, Any], np.ndarray]:
+    """PyTorch's graph, its verdict, and the float32 logits that both are held to."""
+    import torch
+
+    step = TorchStep(config, machine.tensors, batch, context)
+    started = time.perf_counter()
+    graph = step.capture()
+    took = time.perf_counter() - started
+    graph.replay()
+    torch.cuda.synchronize()
+    found = graph.logits.float().cpu().numpy()
+    with torch.no_grad():
+        truth = step.run(torch.float32).float().cpu().numpy()
+    verdict = _distance(found, truth) | {"compile_s": took, "torch": torch.__version__}
+    return graph.replay, verdict, truth
+
+
+def _distance(logits: np.ndarray, truth: np.ndarray) -> dict[str, Any]:
+    """The root mean square of the difference over the truth's deviation; choices in common."""
+    rms = float(np.sqrt(np.mean((logits - truth) ** 2)) / truth.std())
+    same = int((logits.argmax(1) == truth.argmax(1)).sum())
+    return {"rms": rms, "same_choices_as_float32": same}
+
+
+def _used(config: Any, batch: int) -> float:
+    """Distinct experts that uniform routing is expected to choose, over the most there can be."""
+    experts = getattr(config, "experts", None)
+    if experts is None:
+        return 1.0
+    return distinct(experts.experts, experts.top, batch) / min(experts.experts, experts.top * batch)
+
+
+def _report(
+    source: Source, context: int, bandwidth: float, drawn: float, results: Sequence[Batch]
+) -> dict[str, Any]:
+    import cupy
+
+    return {
+        "what": "decode steps on a GPU",
+        "model": source.name,
+        "context": context,
+        "gpu": gpu().name,
+        "commit": commit(),
+        "versions": {
+            "mkport": mkport.__version__,
+            "python": platform.python_version(),
+            "cupy": cupy.__version__,
+            "nvrtc": ".".join(map(str, nvrtc().version)),
+            "driver": cupy.cuda.runtime.driverGetVersion(),
+        },
+        "datasheet_bytes_per_s": DATASHEET.get(gpu().name),
+        "read_bytes_per_s": bandwidth,
+        "weights_s": drawn,
+        "batches": [asdict(result) for result in results],
+    }

@@ -1,0 +1,193 @@
+"""A decode step in plain PyTorch on a machine's own weights: the baseline of the GPU benchmark, and
+in float32 what both are held to. Written for the Cohere families, dense and with experts.
+
+The step is what a careful user would write: torch.compile on a layer, grouped products for the
+experts, one key-value cache without pages, one CUDA graph. PyTorch is imported when one is made.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mkport.models.cohere2 import CohereConfig
+from mkport.models.step import FULL_TABLE, WINDOW_TABLE
+
+
+def view(array: Any) -> Any:
+    """A CuPy array as a torch tensor on the same memory; uint16 is bfloat16."""
+    import torch
+
+    if array.dtype == np.uint16:
+        return torch.from_dlpack(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_dlpack(array)
+
+
+class TorchStep:
+    """One token for each of `rows` sequences at position `context` - 1.
+
+    `tensors` are a machine's, bfloat16 weights and cache; the cache is copied out of its pages.
+    """
+
+    def __init__(
+        self, config: CohereConfig, tensors: Mapping[str, Any], rows: int, context: int
+    ) -> None:
+        self.config, self.rows, self.context = config, rows, context
+        self._weights = {n: view(a) for n, a in tensors.items() if n.startswith("model.")}
+        self._tokens = view(tensors["tokens"])[:rows].long()
+        half = config.head_dim // 2
+        angles = view(tensors["rope"])[context - 1] if "rope" in tensors else None
+        self._cos = None if angles is None else angles[:half]
+        self._sin = None if angles is None else angles[half:]
+        self._caches = [
+            tuple(self._unpaged(tensors, layer, part) for part in "kv")
+            for layer in range(config.layers)
+        ]
+
+    def _unpaged(self, tensors: Mapping[str, Any], layer: int, part: str) -> Any:
+        """[rows, kv_heads, context, head_dim] of a layer's keys or values."""
+        name = WINDOW_TABLE if self.config.windows[layer] else FULL_TABLE
+        table = view(tensors[name])[: self.rows].long()
+        pages = view(tensors[f"cache.{layer}.{part}"])[table]  # [rows, pages, heads, page, dim]
+        rows, count, heads, page, dim = pages.shape
+        flat = pages.transpose(1, 2).reshape(rows, heads, count * page, dim)
+        return flat[:, :, : self.context].contiguous()
+
+    def capture(self) -> Any:
+        """The compiled step as a CUDA graph; `.replay()` runs it, `.logits` is its output."""
+        import torch
+
+        torch._dynamo.config.cache_size_limit = 64
+        layer = torch.compile(_layer, dynamic=False)
+        ends = torch.compile(_ends, dynamic=False)
+        stream = torch.cuda.Stream()
+        with torch.no_grad(), torch.cuda.stream(stream):
+            for _ in range(3):
+                self.run(torch.bfloat16, layer, ends)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.no_grad(), torch.cuda.graph(graph, stream=stream):
+            logits = self.run(torch.bfloat16, layer, ends)
+        graph.logits = logits
+        return graph
+
+    def run(self, dtype: Any, layer: Any = None, ends: Any = None) -> Any:
+        """The logits [rows, vocabulary] of a step in `dtype`: bfloat16, or float32 as the truth."""
+        config, weights = self.config, self._weights
+        x = weights["model.embed_tokens.weight"][self._tokens].to(dtype)
+        for number in range(config.layers):
+            prefix = f"model.layers.{number}."
+            own = {n[len(prefix) :]: w for n, w in weights.items() if n.startswith(prefix)}
+            angles = (self._cos, self._sin) if config.rotated[number] else None
+            kind = config.windows[number], bool(config.dense[number])  # one compilation a kind
+            k, v = self._caches[number]
+            x = (layer or _layer)(x, own, k, v, angles, config, kind, self.context - 1)
+        return (ends or _ends)(
+            x, weights["model.norm.weight"], weights["model.embed_tokens.weight"], config
+        )
+
+
+def _norm(x: Any, w: Any, config: CohereConfig) -> Any:
+    import torch.nn.functional as F
+
+    wide = x.float()
+    if config.mean:
+        return F.layer_norm(wide, wide.shape[-1:], w, None, config.norm_eps).to(x.dtype)
+    return F.rms_norm(wide, wide.shape[-1:], w, config.norm_eps).to(x.dtype)
+
+
+def _ends(x: Any, norm: Any, table: Any, config: CohereConfig) -> Any:
+    h = _norm(x, norm, config)
+    if h.dtype == table.dtype:
+        return h @ table.T
+    return _wide_product(h, table)
+
+
+def _wide_product(h: Any, w: Any) -> Any:
+    """h w^T in h's type, a part of the rows at a time."""
+    import torch
+
+    return torch.cat([h @ part.to(h.dtype).T for part in w.split(16384)], dim=-1)
+
+
+def _rotate(x: Any, angles: Any) -> Any:
+    """Pairs (2 i, 2 i + 1) of [rows, heads, head_dim]."""
+    import torch
+
+    cos, sin = angles
+    a, b = x.float()[..., 0::2], x.float()[..., 1::2]
+    return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2).to(x.dtype)
+
+
+def _layer(
+    x: Any, w: Mapping[str, Any], k_cache: Any, v_cache: Any, angles: Any, config: CohereConfig,
+    kind: tuple[int, bool], position: int,
+) -> Any:  # fmt: skip
+    import torch
+    import torch.nn.functional as F
+
+    rows, dtype = x.shape[0], x.dtype
+    h = _norm(x, w["input_layernorm.weight"], config)
+    q, k, v = (
+        (h @ w[f"self_attn.{part}_proj.weight"].to(dtype).T).view(rows, -1, config.head_dim)
+        for part in "qkv"
+    )
+    if angles is not None:
+        q, k = _rotate(q, angles), _rotate(k, angles)
+    if dtype == k_cache.dtype:
+        k_cache[:, :, position] = k
+        v_cache[:, :, position] = v
+        keys, values = k_cache, v_cache
+    else:
+        keys, values = k_cache.to(dtype), v_cache.to(dtype)
+        keys[:, :, position], values[:, :, position] = k, v
+    window, dense = kind
+    if window:
+        keys, values = keys[:, :, -window:], values[:, :, -window:]
+    a = F.scaled_dot_product_attention(q.unsqueeze(2), keys, values, enable_gqa=True)
+    a = a.reshape(rows, -1) @ w["self_attn.o_proj.weight"].to(dtype).T
+    if dense:
+        return x + a + _gated(h, w, "mlp")
+    f = _experts(h, w, config)
+    if config.shared:
+        f = f + _gated(h, w, "mlp.shared_experts")
+    return torch.add(x + a, f)
+
+
+def _gated(h: Any, w: Mapping[str, Any], prefix: str) -> Any:
+    import torch.nn.functional as F
+
+    gate, up, down = (
+        w[f"{prefix}.{part}_proj.weight"].to(h.dtype) for part in ("gate", "up", "down")
+    )
+    return (F.silu(h @ gate.T) * (h @ up.T)) @ down.T
+
+
+def _experts(h: Any, w: Mapping[str, Any], config: CohereConfig) -> Any:
+    import torch
+    import torch.nn.functional as F
+
+    e = config.experts
+    assert e is not None
+    scores = (h @ w["mlp.gate.weight"].to(h.dtype).T).float()
+    top, ids = scores.topk(e.top, dim=-1)  # [rows, top]
+    chosen = torch.softmax(scores, -1).gather(-1, ids) if e.softmax else torch.sigmoid(top)
+    if e.renormalise:
+        chosen = chosen / chosen.sum(-1, keepdim=True)
+    chosen = (chosen * e.scale).to(h.dtype)
+    both, down = w["mlp.experts.gate_up_proj"], w["mlp.experts.down_proj"]
+    if h.dtype != both.dtype:  # the truth: one expert at a time
+        out = torch.zeros_like(h)
+        for row in range(h.shape[0]):
+            for weight, expert in zip(chosen[row], ids[row].tolist(), strict=True):
+                gate, up = (both[expert].to(h.dtype) @ h[row]).chunk(2)
+                out[row] += weight * (down[expert].to(h.dtype) @ (F.silu(gate) * up))
+        return out
+    order = ids.flatten().argsort(stable=True)
+    token = order // e.top
+    experts = torch.arange(e.experts, device=h.device)
+    ends = (ids.flatten()[:, None] == experts).sum(0).cumsum(0).to(torch.int32)
+    gate, up = torch._grouped_mm(h[token], both.transpose(1, 2), offs=ends).chunk(2, dim=-1)
+    y = torch._grouped_mm(F.silu(gate) * up, down.transpose(1, 2), offs=ends)
+    y = y * chosen.flatten()[order][:, None]
+    return torch.zeros_like(h).index_add_(0, token, y)

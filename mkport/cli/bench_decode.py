@@ -1,0 +1,88 @@
+"""`mkport bench decode`: decode steps on a GPU, beside the same kernels one by one and PyTorch, on
+the same weights, in turns."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mkport.cli.options import ModelOption, open_model
+from mkport.cli.output import JsonFlag, emit
+from mkport.errors import UserError
+from mkport.files import check_folder_of, write_text
+
+BASELINES = ("separate kernels", "PyTorch")
+
+
+def command(
+    model: ModelOption = None,
+    random: Annotated[
+        str | None,
+        typer.Option(
+            "--random",
+            metavar="FAMILY/SIZE",
+            help="Weights drawn on the GPU instead of a model's: cohere2_moe/full is North Mini "
+            "Code.",
+        ),
+    ] = None,
+    machine: Annotated[str, typer.Option("--machine", metavar="cuda")] = "cuda",
+    batch: Annotated[
+        list[int] | None, typer.Option("--batch", min=1, max=8, help="May be given several times.")
+    ] = None,
+    context: Annotated[int, typer.Option("--context", min=1, help="Positions read so far.")] = 8192,
+    against: Annotated[
+        list[str] | None, typer.Option("--against", help=f"Of: {', '.join(BASELINES)}.")
+    ] = None,
+    alone: Annotated[bool, typer.Option("--alone", help="Against nothing.")] = False,
+    rounds: Annotated[int, typer.Option(help="Samples of each contestant.", min=1)] = 20,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="Write JSON here, and table and pictures beside it."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure decode steps on a GPU: tokens a second and share of the memory bandwidth.
+
+    Nothing is timed before it was compared: bits of repeated runs, bits of the separate kernels,
+    logits of all against a step in float32.
+    """
+    if machine != "cuda":
+        raise UserError(
+            f"This measures the GPU, not {machine!r}: leave --machine out. The CPU's benchmark is "
+            "`mkport bench`."
+        )
+    if unknown := sorted(set(against or ()) - set(BASELINES)):
+        raise UserError(f"There is no {unknown[0]!r}; --against takes {', '.join(BASELINES)}.")
+    if out is not None:
+        check_folder_of(out)
+    from mkport.machines.cuda.gpu import gpu
+
+    gpu()  # before anything is loaded
+    from mkport.engine.bench.gpu_compare import Source, compare
+    from mkport.engine.bench.gpu_report import draw, table
+
+    if random is not None:
+        if model is not None:
+            raise UserError("Give --model or --random, not both.")
+        family, _, size = random.partition("/")
+        source = Source.random(family, size or "full")
+    else:
+        source = Source.of(open_model(model, None, machine="cuda"))
+    names = [] if alone else against or list(BASELINES)
+    report, trace = compare(source, batch or [1], context, names, rounds, _say)
+    if out is not None:
+        write_text(out, json.dumps(report, indent=1) + "\n")
+        write_text(out.with_suffix(".md"), table(report))
+        if importlib.util.find_spec("matplotlib"):
+            from mkport import trace as tracing
+
+            draw(report, out.with_suffix(".svg"))
+            tracing.draw(trace, out.with_name(f"{out.stem}_step.png"))
+    emit(report, as_json, lambda console: print(table(report), end=""))
+
+
+def _say(line: str) -> None:
+    print(f"{line} ...", file=sys.stderr, flush=True)

@@ -1,0 +1,89 @@
+"""What the GPU benchmark compares with is right, and so is what it prints; no GPU needed."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mkport.engine.bench.gpu_report import draw, table
+from mkport.engine.bench.torch_step import TorchStep
+from mkport.engine.decoder import Decoder
+from mkport.engine.load import load
+from mkport.engine.synth import synthesise
+from tests.engine.checkpoints import one_program
+
+REPORT: dict[str, Any] = {
+    "model": "a model", "context": 64, "gpu": "a GPU", "commit": "abc", "versions": {"x": "1"},
+    "read_bytes_per_s": 4e12, "datasheet_bytes_per_s": 5e12,
+    "batches": [
+        {
+            "batch": 2, "nbytes": 1e9,
+            "samples": {"megakernel": [5e-4, 4e-4, 6e-4], "PyTorch": [1e-3, 1e-3, 1e-3]},
+            "shares": {
+                "megakernel": {"of_measured_read": 0.5, "of_datasheet": 0.4},
+                "PyTorch": {"of_measured_read": 0.25, "of_datasheet": 0.2},
+            },
+            "verdicts": {
+                "megakernel": {"same_bits_in_runs": 4, "rms": 0.01, "ok": True},
+                "PyTorch": {"rms": 0.02},
+            },
+        }
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["cohere2", "cohere2_moe"])
+def test_the_plain_step_is_the_cpu_machine_s(tmp_path: Path, family: str) -> None:
+    """Its float32 run, on the machine's own tensors, with a cache that a prompt has filled."""
+    import torch
+
+    synthesise(family, "tiny", tmp_path / "model", "bf16", seed=3)
+    ids = [int(i) for i in np.random.default_rng(0).integers(0, 288, 40)]
+    with (
+        one_program(),
+        Decoder(load(str(tmp_path / "model")), batch=2, context=40, page=16) as decoder,
+    ):
+        for sequence in range(2):
+            decoder.prefill(sequence, ids[sequence : 39 + sequence])
+        rows = [(0, 39, 7), (1, 39, 9)]
+        _, logits = decoder.step(rows, [0, 1])
+        step = TorchStep(decoder.model.config, decoder.machine.tensors, 2, 40)  # type: ignore[arg-type]
+        with torch.no_grad():
+            plain = step.run(torch.float32).numpy()
+        assert np.abs(plain - logits).max() < 1e-3 * np.abs(logits).max()
+        assert (plain.argmax(1) == logits.argmax(1)).all()
+
+
+def test_the_table_says_what_was_measured_and_compared() -> None:
+    text = table(REPORT)
+    assert "| 2 | megakernel | 0.500 | 4000 | 40 % | 50 % | 1.00 | 4 runs, same bits, off" in text
+    assert "lawful" in text and "NOT" not in text
+    wrong = REPORT["batches"][0]["verdicts"]["megakernel"] | {"ok": False}
+    batch = REPORT["batches"][0] | {"verdicts": {"megakernel": wrong, "PyTorch": {"rms": 0.02}}}
+    assert "NOT LAWFUL" in table(REPORT | {"batches": [batch]})
+
+
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    draw(REPORT, tmp_path / "picture.svg")
+    assert "tokens a second" in (tmp_path / "picture.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--machine", "cpu"], "CPU's benchmark is"),
+        (["--against", "abacus"], "There is no 'abacus'"),
+        (["--random", "cohere2_moe/full"], "CuPy"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(args: list[str], words: str) -> None:
+    code = "import sys; from mkport.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "bench", "decode", *args]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if words == "CuPy" and done.returncode == 0:
+        pytest.skip("this machine has a GPU")
+    assert done.returncode == 2 and words in " ".join(done.stderr.split())
