@@ -1,4 +1,4 @@
-"""The verb `compose`: writes a model's megakernel as one readable file, and its schedule."""
+"""The verb `compose`: writes a model's megakernel, or one's own chain's, as one readable file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mkport.bandwidth import usable_cores
+from mkport.cli.compose_chain import compose_file
 from mkport.cli.options import (
     BatchOption,
     ContextOption,
@@ -37,6 +38,10 @@ def command(
             help="The megakernel: a Python file, or a CUDA file (.cu).",
         ),
     ],
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE.toml]", help="A chain of your own ops instead of a model."),
+    ] = None,
     model: ModelOption = None,
     target: Annotated[
         str,
@@ -61,17 +66,39 @@ def command(
     ] = None,
     batch: BatchOption = 1,
     context: ContextOption = None,
+    check: Annotated[
+        str | None,
+        typer.Option(
+            "--check",
+            metavar="cpu|host|cuda",
+            help="Run the chain on random inputs and hold each node to its oracle.",
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="DIR", help="Run the chain and write its step's times."),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compose a model's decode step into one megakernel file.
+    """Compose a model's decode step, or a chain of your own ops, into one megakernel file.
 
     The file holds every primitive, every op's body, the dispatch and the worker. The schedule,
     which says what each worker runs, is verified; `mkport verify` reads the file of --schedule.
+    A FILE.toml names tensors, ops and what each node's arguments are; --check and --trace run it.
     """
     if target not in ("cpu", "cuda"):
         raise UserError(
             f"There is no target {target!r}: --target takes cpu, which writes one Python file, or "
             "cuda, which writes one CUDA C++ file."
+        )
+    if file is not None:
+        if model is not None or dtype is not None or context is not None or batch != 1:
+            raise UserError(f"{file} says all about its chain: leave out the options of a model.")
+        compose_file(file, out, target, schedule_file, workers, GPU_WORKERS, check, trace, as_json)
+        return
+    if check is not None or trace is not None:
+        raise UserError(
+            "--check and --trace are for a FILE.toml; a model has verbs of these names."
         )
     loaded = open_model(model, dtype)
     shape = decode_shape(loaded, batch, context)

@@ -1,7 +1,8 @@
 """Checks an op, form by form: against its oracle by the tolerance law, and bit by bit."""
 
+import inspect
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -137,20 +138,22 @@ def judge(
     started: float,
     machine: str = "cpu",
     arithmetic: str = "float32",
+    oracle: Callable[[Any], Mapping[str, Any]] | None = None,
 ) -> Verdict:
     """Compares outputs with the oracle and with the standalone form's bits.
 
-    `arithmetic` is the machine's: PyTorch's error in it is what the law allows twice. Raises
-    UserError for an output that the oracle does not return.
+    `arithmetic` is the machine's: PyTorch's error in it is what the law allows twice. `oracle` is
+    another function than the op's own. Raises UserError for an output that the oracle does not
+    return.
     """
-    oracle = load_part(op, "oracle")
-    truth, plain = (oracle.oracle(as_torch(case, kind)) for kind in ("float64", arithmetic))
+    oracle = oracle or load_part(op, "oracle").oracle
+    truth, plain = (oracle(as_torch(case, kind)) for kind in ("float64", arithmetic))
     worst, worst_name = Measured(0.0, 0.0, 0.0, ()), ""
     for name in case.outputs:
         if name not in truth:
             raise UserError(
-                f"Op {op.name}: {oracle.__file__} makes cases with the output {name!r}, but its "
-                f"oracle() returns {', '.join(truth) or 'nothing'}; the two must name the same."
+                f"Op {op.name}: {inspect.getfile(oracle)} is asked for the output {name!r}, but its "
+                f"oracle returns {', '.join(truth) or 'nothing'}; the two must name the same."
             )
         wanted = truth[name].numpy()
         live = tuple(slice(0, size) for size in wanted.shape)

@@ -43,7 +43,7 @@ def check_step(
             _run(graph.first(places[-1] + n), machine, dtype, given, workers, seed) for n in (0, 1)
         )
         node = graph.nodes[places[-1]]
-        case = _case(node, before)
+        case = case_of(node, before)
         got = {name: after[node.args[name]] for name in case.outputs}
         label = f"{family} {node.label}"
         if machine == "cpu":
@@ -86,7 +86,7 @@ def _run(
     return {name: array.get() for name, array in gpu.tensors.items()}
 
 
-def _case(node: Node, tensors: dict[str, np.ndarray]) -> Case:
+def case_of(node: Node, tensors: dict[str, np.ndarray]) -> Case:
     """The node's inputs as a case of its op; tensors that are one stay one array."""
     copies = {name: array.copy() for name, array in tensors.items()}
     arrays, logical = {}, {}
