@@ -61,7 +61,8 @@ class ChatJob(Job):
             grammar=planned.grammar,
             skip_special=planned.skip_special,
         )
-        return [Work(planned.ids, sampling, self._n)]
+        field = fields.grammar_field(request) or "tools"
+        return [Work(planned.ids, sampling, self._n, field)]
 
     def accepted(self, prompt: int, accepted: Accepted) -> None:
         """Counts the prompt."""

@@ -65,7 +65,7 @@ class CompletionJob(Job):
                 prompt_logprobs=request.logprobs if request.echo else None,
                 grammar=grammar,
             )
-            works.append(Work(ids, sampling, self._n))
+            works.append(Work(ids, sampling, self._n, fields.grammar_field(request)))
         return works
 
     def accepted(self, prompt: int, accepted: Accepted) -> None:

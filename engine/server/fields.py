@@ -116,6 +116,13 @@ def grammar(request: Generation) -> Grammar | None:
     return Grammar("json_schema", json.dumps(form.json_schema.schema_))
 
 
+def grammar_field(request: Generation) -> str | None:
+    """The field that `grammar` reads."""
+    if request.structured_outputs is not None:
+        return "structured_outputs"
+    return None if request.response_format is None else "response_format"
+
+
 def known(ids: list[int], vocab: int, param: str) -> list[int]:
     """The ids, if the vocabulary has them. Raises ApiError naming the first that it lacks."""
     if ids and max(ids) >= vocab:

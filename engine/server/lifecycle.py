@@ -19,6 +19,7 @@ from mkport.errors import UserError
 
 log = logging.getLogger("mkport.server")
 
+BACKLOG = 2048  # connections that wait to be accepted
 CUT_S = 2.0  # for the last errors to be written
 
 
@@ -66,7 +67,7 @@ def config_for(engine: EngineLike, settings: Settings) -> tuple[uvicorn.Config, 
         server_header=False,
         timeout_keep_alive=65,  # longer than a proxy's, so that the proxy closes first
         timeout_graceful_shutdown=int(CUT_S),
-        backlog=2048,
+        backlog=BACKLOG,
     )
     return config, app.state.service
 

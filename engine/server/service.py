@@ -31,6 +31,7 @@ class Work:
     prompt: list[int]
     sampling: Sampling
     n: int = 1
+    grammar_of: str | None = None  # the field that the grammar comes from
 
 
 class Service:
@@ -101,7 +102,8 @@ class Service:
                 streams.append(self.engine.submit(work.prompt, work.sampling, work.n))
             return streams
         except UserError as error:
-            failure = invalid(str(error))
+            reason = str(error).partition("\n")[0]  # what follows is the grammar itself
+            failure = invalid(reason, work.grammar_of)
         except QueueFull as full:
             failure = busy("Too many requests are waiting.", "queue_full", full.retry_s)
         for stream in streams:

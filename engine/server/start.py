@@ -63,7 +63,9 @@ def start(
         loaded = load(model, dtype)
         settings = Settings(api_key=api_key, defaults=sampling_defaults(loaded.directory))
         chosen = {name: value for name, value in options.items() if value is not None}
-        return Running(Engine(loaded, **chosen), settings, listener)
+        engine = Engine(loaded, **chosen)
+        listener.listen(lifecycle.BACKLOG)  # who connects from now on is answered soon
+        return Running(engine, settings, listener)
     except BaseException:
         listener.close()
         raise
