@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from jinja2 import Template, TemplateError, nodes
+from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -50,15 +50,29 @@ def _tojson(
     )
 
 
-@lru_cache(maxsize=8)
-def _compile(source: str) -> Template:
+def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
-    return environment.from_string(source)
+    return environment
+
+
+@lru_cache(maxsize=8)
+def _compile(source: str) -> Template:
+    return _environment().from_string(source)
+
+
+@lru_cache(maxsize=8)
+def reads(source: str, variable: str) -> bool:
+    """Whether a template makes any use of a variable that it is given."""
+    environment = _environment()
+    try:
+        return variable in meta.find_undeclared_variables(environment.parse(source))
+    except TemplateError:  # rendering it will say what is wrong
+        return True
 
 
 def render(source: str, variables: Mapping[str, Any]) -> str:

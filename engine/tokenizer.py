@@ -8,7 +8,7 @@ from typing import Any
 
 import tokenizers
 
-from mkport.engine import template
+from mkport.engine import chat, template
 from mkport.engine.jsonfile import read_optional_json
 from mkport.engine.token_bytes import TokenBytes
 from mkport.errors import UserError
@@ -129,17 +129,21 @@ class Tokenizer:
         **variables: Any,
     ) -> str:
         """The conversation as the checkpoint's own template writes it; encode it with
-        `add_special=False`. Further `variables` reach the template as they are.
+        `add_special=False`. Further `variables` reach the template as they are. Tools that the
+        template does not know of are written into the messages.
 
         Raises UserError when there is no template or it refuses the messages.
         """
-        source = self._templates.get("tool_use") if tools else None
-        source = source or self._templates.get("default")
+        own = self._templates.get("tool_use") if tools else None
+        source = own or self._templates.get("default")
         if source is None:
             raise UserError(
                 "This checkpoint has no chat template (chat_template.jinja, or chat_template in "
                 "tokenizer_config.json). Add one, or send plain text."
             )
+        knows = own is not None or template.reads(source, "tools")
+        if not knows and chat.has_tools(messages, tools):
+            messages, tools = chat.written_out(messages, tools), None
         given = {
             "messages": messages,
             "tools": tools,

@@ -4,6 +4,7 @@ checkpoint may have been taught; and which format that is."""
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mkport.engine import template
 from mkport.engine.parsers import cohere, grammars, hermes, llama3
 from mkport.engine.parsers.cohere import CohereParser
 from mkport.engine.parsers.deltas import Call, Delta, Parser, Reply, joined
@@ -56,18 +57,22 @@ _SIGNS = (
     (hermes.CALL, "hermes"),
     (llama3.TAG, "llama3"),
     ("<|start_header_id|>", "llama3"),
-    ("<|im_start|>", "hermes"),
 )
 
 
 def choose(chat_template: str | None, name: str | None = None) -> Format:
     """The format that a checkpoint writes, by its chat template; or the one called `name`.
 
+    A template that takes no tools gets them in Hermes' form; one of an unknown form is "plain".
     Raises UserError for a name that is none.
     """
     if name is not None:
         if name not in FORMATS:
             raise UserError(f"There is no parser {name!r}; there are {', '.join(FORMATS)}.")
         return FORMATS[name]
-    signs = (form for sign, form in _SIGNS if sign in (chat_template or ""))
-    return FORMATS[next(signs, "plain")]
+    if chat_template is None:
+        return FORMATS["plain"]
+    for sign, form in _SIGNS:
+        if sign in chat_template:
+            return FORMATS[form]
+    return FORMATS["plain" if template.reads(chat_template, "tools") else "hermes"]

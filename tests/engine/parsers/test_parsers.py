@@ -180,7 +180,8 @@ def test_long_replies_take_linear_time(form: str) -> None:
         ("<|im_start|>user", "hermes"),
         ("<|start_header_id|>user<|end_header_id|>", "llama3"),
         ("<|start_header_id|>{{ '<|python_tag|>' }}", "llama3"),
-        ("[INST] {{ messages }} [/INST]", "plain"),
+        ("[INST] {{ messages }} [/INST]", "hermes"),
+        ("[INST] {{ messages }} {% if tools %}[TOOLS]{% endif %}", "plain"),
         (None, "plain"),
     ],
 )
