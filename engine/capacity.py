@@ -15,7 +15,7 @@ from mkport.models.step import FULL_TABLE, StepShape
 
 PAGE = 64  # keys in a page: a block of the prefix cache
 CHUNK = 64  # prompt tokens of a step while nobody decodes
-MIXED_CHUNK = 16  # while somebody does
+MIXED_CHUNK = 8  # while somebody does: less than doubles a step of eight
 PROMPT_LOGITS = 16  # prompt rows whose logits a step can give
 SHARE = 0.25  # of the memory that is free, for the cache, unless told otherwise
 

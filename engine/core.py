@@ -94,7 +94,7 @@ class Core:
         begun = self._take(plan.parts, logits)
         self._wake()
         if not self.scheduler.busy:
-            self.scheduler.check()
+            self.scheduler.check_idle()
         return begun
 
     def stats(self) -> Stats:

@@ -21,6 +21,7 @@ class Pool:
     def __init__(self, pages: int, window: int, forget: Callable[[Any], None]) -> None:
         self.pages = pages
         self.window = window
+        self.held = 0  # pages that sequences hold
         self._forget = forget
         self._free = list(range(pages - 1, -1, -1))
         self._holders = [0] * pages
@@ -31,11 +32,6 @@ class Pool:
     def available(self) -> int:
         """Pages that `take` can give."""
         return len(self._free) + len(self._kept)
-
-    @property
-    def held(self) -> int:
-        """Pages that sequences hold."""
-        return self.pages - self.available
 
     def is_kept(self, page: int) -> bool:
         """Whether the page is cached and held by nobody."""
@@ -53,12 +49,14 @@ class Pool:
             page, _ = self._kept.popitem(last=False)
             self._disown(page)
         self._holders[page] = 1
+        self.held += 1
         return page
 
     def hold(self, page: int) -> None:
         """One more holder of a page that is held or kept."""
         if self._holders[page] == 0:
             del self._kept[page]
+            self.held += 1
         self._holders[page] += 1
 
     def release(self, page: int) -> None:
@@ -66,6 +64,7 @@ class Pool:
         assert self._holders[page] > 0, f"page {page} is released more often than held"
         self._holders[page] -= 1
         if self._holders[page] == 0:
+            self.held -= 1
             if self._owners[page] is None:
                 self._free.append(page)
             else:
@@ -94,5 +93,6 @@ class Pool:
         assert len(free) == len(self._free), "a page is free twice"
         assert not free & held and not kept & held and not free & kept, "a page has two states"
         assert len(free) + len(kept) + len(held) == self.pages, "a page is lost"
+        assert self.held == len(held), "held pages are counted wrong"
         assert all(self._owners[page] is not None for page in kept), "a kept page has no owner"
         assert all(self._owners[page] is None for page in free), "a free page is cached"

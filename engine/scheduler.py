@@ -105,8 +105,14 @@ class Scheduler:
         sequence.saved = None
         sequence.state = State.ENDED
 
+    def check_idle(self) -> None:
+        """Asserts that nothing is held when nothing is left: every page is free or kept."""
+        assert not self.busy and len(self._rows) == self.limits.sequences, "a row is lost"
+        for pool in self.holdings.pools:
+            assert pool.held == 0 and pool.available == pool.pages, "a page is lost"
+
     def check(self) -> None:
-        """Asserts that pages and rows add up: so none is held when nobody runs."""
+        """Asserts that pages and rows add up, page by page: so none is held when nobody runs."""
         for number, pool in enumerate(self.holdings.pools):
             pool.check()
             counts = [0] * pool.pages

@@ -3,10 +3,11 @@ restarts. Greedy text is transformers' own; log probabilities are compared bit f
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("transformers")
@@ -15,6 +16,7 @@ from mkport.engine.engine import Engine, Output, collect
 from mkport.engine.load import LoadedModel, load
 from mkport.engine.request import Sampling
 from tests.engine.checkpoints import fields_of, one_program, prompts_of, save, theirs
+from tests.engine.test_agreement import Patched
 
 PAGE, WINDOW, VOCAB, TOKENS = 16, 24, 288, 40
 LENGTHS = (PAGE - 1, PAGE, PAGE + 1, WINDOW - 1, WINDOW, WINDOW + 1, 3 * PAGE, 70)
@@ -166,3 +168,28 @@ def test_a_seed_gives_the_same_text_in_every_company(
             choices = collect(engine.submit(prompts[3], sampling, n=3), 3)
             assert choices[0] == alone[3]
             assert len({tuple(out.ids) for out in choices}) == 3
+
+
+def test_a_nan_ends_its_request_alone(
+    model: Callable[[str], LoadedModel],
+    reference: Callable[[str], list[Output]],
+    prompts: list[list[int]],
+) -> None:
+    """A token whose embedding holds NaN ruins its own requests' pages and nobody else's, not even
+    when these take the pages over."""
+    poison = next(i for i in range(VOCAB) if not any(i in ids for ids in prompts))
+    loaded, name = model("qwen3_moe"), "model.embed_tokens.weight"  # its head is another matrix
+    table = loaded.weights[name].copy()
+    table[poison, 3] = np.nan
+    broken = replace(loaded, weights=Patched(loaded, name, table))  # type: ignore[arg-type]
+    with serving(broken, kv_contexts=4, max_batch=4) as engine:
+        bad = [
+            engine.submit([*prompts[i], poison, 5], Sampling(TOKENS, temperature=0.0))
+            for i in (5, 6)
+        ]
+        assert outputs(engine, prompts[:4]) == reference("qwen3_moe")[:4]
+        ends = [collect(stream)[0] for stream in bad]
+        assert [(end.reason, end.ids) for end in ends] == [("error", []), ("error", [])]
+        assert "not finite" in ends[0].error
+        engine.reset_prefix_cache()
+        assert outputs(engine, prompts) == reference("qwen3_moe")
