@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from mkport.compose.cuda import CudaProgram, compose_cuda
+from mkport.engine import cuda_target as cuda_target_module
 from mkport.engine import target as target_module
 from mkport.engine.decoder import Decoder
 from mkport.engine.load import LoadedModel, load
@@ -38,17 +39,15 @@ def library(weights: str) -> CudaProgram:
 
 @pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])
 def on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A machine that runs the CUDA source."""
-    if request.param == "host":
-        if compiler() is None:
-            pytest.skip("no C++ compiler for the host build")
+    """A machine that runs the CUDA source; what is composed for it is always `library`."""
+    if request.param == "host" and compiler() is None:
+        pytest.skip("no C++ compiler for the host build")
+    for module in (target_module, cuda_target_module):
         monkeypatch.setattr(
-            target_module, "compose_cuda", lambda ops, weights, cache, rows, title: library(weights)
+            module, "compose_cuda", lambda ops, weights, cache, rows, title: library(weights)
         )
-        with one_program():
-            yield "host"
-    else:
-        yield "cuda"
+    with one_program():
+        yield request.param
 
 
 @pytest.fixture(scope="module")
