@@ -152,8 +152,8 @@ def judge(
     for name in case.outputs:
         if name not in truth:
             raise UserError(
-                f"Op {op.name}: {inspect.getfile(oracle)} is asked for the output {name!r}, but its "
-                f"oracle returns {', '.join(truth) or 'nothing'}; the two must name the same."
+                f"Op {op.name}: {inspect.getfile(oracle)} is asked for the output {name!r}, but "
+                f"its oracle returns {', '.join(truth) or 'nothing'}; the two must name the same."
             )
         wanted = truth[name].numpy()
         live = tuple(slice(0, size) for size in wanted.shape)
