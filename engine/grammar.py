@@ -15,7 +15,7 @@ from mkport.errors import UserError
 
 KEPT = 64  # compiled grammars; an agent sends the same tools with every message
 # JSON may be laid out with line breaks and indents, but a model cannot get lost in white space
-LAYOUT: Any = {"whitespace_pattern": r"[\x20\x0A]{0,32}"}
+LAYOUT: Any = {"whitespace_pattern": r"(\x20|\x0A[\x20\x09]{0,32})?"}
 
 
 class GrammarFailed(RowError):

@@ -92,10 +92,19 @@ def allowed(matcher: Matcher, tokenizer: Tokenizer) -> set[int]:
     return set(np.flatnonzero(bits).tolist())
 
 
+def test_an_object_may_be_laid_out_over_lines(grammars: tuple[Grammars, Tokenizer]) -> None:
+    value = {"a": [1, {"b": "\n\n"}], "c": {}}
+    for text in (json.dumps(value, indent=4), json.dumps(value, indent="\t"), json.dumps(value)):
+        matcher = grammars[0].matcher(Grammar("json_object"))
+        for token in grammars[1].encode(text, add_special=False):
+            matcher.accept(token)
+        assert matcher.finished
+
+
 def test_white_space_has_an_end(grammars: tuple[Grammars, Tokenizer]) -> None:
     matcher, tokenizer = grammars[0].matcher(Grammar("json_object")), grammars[1]
     with pytest.raises(GrammarFailed):
-        for token in tokenizer.encode("{" + "\n" * 100, add_special=False):
+        for token in tokenizer.encode('{"a":\n\n1', add_special=False):
             matcher.accept(token)
 
 
