@@ -155,19 +155,19 @@ def test_a_seed_gives_the_same_text_in_every_company(
 ) -> None:
     """Alone, in a crowd, preempted, after a restart, and as each of n choices."""
     drawn: dict[str, Any] = {"temperature": 1.0, "top_p": 0.95, "seed": 11}
+    sampling = Sampling(TOKENS, ignore_eos=True, logprobs=2, **drawn)
     with serving(model(family), max_batch=1) as engine:
         alone = [outputs(engine, [ids], **drawn)[0] for ids in prompts]
-    assert len({tuple(out.ids) for out in alone}) == len(alone)
+        choices = collect(engine.submit(prompts[3], sampling, n=3), 3)  # one after the other
+    assert choices[0] == alone[3]
+    assert len({tuple(out.ids) for out in [*alone, *choices[1:]]}) == len(alone) + 2
     for options in ({"max_batch": 8}, {"max_batch": 5, "kv_contexts": 1.5}):
         with serving(model(family), **options) as engine:
             crowd = [engine.submit(ids, Sampling(30, ignore_eos=True)) for ids in prompts[:3]]
             assert outputs(engine, prompts, **drawn) == alone
             for stream in crowd:
                 stream.cancel()
-            sampling = Sampling(TOKENS, ignore_eos=True, logprobs=2, **drawn)
-            choices = collect(engine.submit(prompts[3], sampling, n=3), 3)
-            assert choices[0] == alone[3]
-            assert len({tuple(out.ids) for out in choices}) == 3
+            assert collect(engine.submit(prompts[3], sampling, n=3), 3) == choices
 
 
 def test_a_nan_ends_its_request_alone(
