@@ -46,7 +46,8 @@ class OpenCode:
             "OPENCODE_DISABLE_AUTOUPDATE": "1",
             "NO_PROXY": "127.0.0.1",
         }
-        command = [str(self.program), "run", "--format", "json", *options, message]
+        # words apart: one argument with spaces would reach the model in quotes
+        command = [str(self.program), "run", "--format", "json", *options, *message.split()]
         done = subprocess.run(
             command, cwd=self.folder, env=environment, timeout=limit_s,
             stdin=subprocess.DEVNULL, capture_output=True, text=True,
