@@ -31,7 +31,7 @@ class Crowd:
         """Waits for the requests that are out."""
         self._over.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(150)
             assert not thread.is_alive()
 
     def _run(self, draw: random.Random) -> None:
@@ -51,7 +51,7 @@ class Crowd:
     def _ask(self, fields: dict[str, Any], leaves: random.Random | None) -> str:
         """One request on a connection of its own; its outcome in a word or two."""
         body = json.dumps(fields).encode()
-        with socket.create_connection(self._address, 30) as connection:
+        with socket.create_connection(self._address, 120) as connection:
             connection.sendall(
                 b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
                 b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body

@@ -1,11 +1,10 @@
-"""A scripted server in a process of its own, for what needs signals or a core to itself.
-
-`started(...)` starts it, `python -m tests.serve.process JSON` is it.
-"""
+"""A server in a process of its own, for what needs signals or a core to itself: `real` is `mkport
+serve`, `started` a scripted one, which `python -m tests.serve.process JSON` is."""
 
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -77,28 +76,43 @@ class Started:
 
 @contextlib.contextmanager
 def started(engine: dict[str, Any] | None = None, **settings: Any) -> Iterator[Started]:
-    """A server process with those options, killed at the end if it is still there."""
+    """A scripted server with those options."""
     given = json.dumps({"engine": engine or {}, "settings": settings})
-    command = [sys.executable, "-m", "tests.serve.process", given]
+    with _running("tests.serve.process", given) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def real(*options: str) -> Iterator[Started]:
+    """`mkport serve`, by default of the embedded model, with more options."""
+    with _running("mkport", "serve", "--port", "0", *options) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _running(*command: str) -> Iterator[Started]:
+    """A server, killed at the end if it is still there. Its first line of text holds its URL."""
     process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", *command],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    assert process.stdout is not None
+    assert process.stdout is not None and process.stderr is not None
+    server = None
     try:
-        url = process.stdout.readline().strip()
-        assert url.startswith("http"), process.communicate()
-        server = Started(process, url)
-        for _ in range(1000):
-            with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{url}/ready", timeout=5).status_code == 200:
-                    break
+        told = process.stdout.readline()
+        url = re.search(r"http://[\w.:]+", told)
+        assert url, process.communicate()
+        server = Started(process, url[0])
         yield server
     finally:
         process.kill()
         process.wait()
         process.stdout.close()
-        server.reader.join(5)
-        assert process.stderr is not None
+        if server is not None:
+            server.reader.join(5)
         process.stderr.close()
 
 
@@ -106,6 +120,7 @@ def main() -> None:
     """The process."""
     given = json.loads(sys.argv[1])
     listener = bind("127.0.0.1", 0)
+    listener.listen()
     print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
     log_to_stderr()
     serve(ScriptedEngine(script, **given["engine"]), Settings(**given["settings"]), listener)

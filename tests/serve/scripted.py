@@ -14,6 +14,7 @@ it ends, the end-of-turn token follows. A prompt is run `chunk` tokens a step, e
 import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -109,7 +110,7 @@ class _Request:
 
 
 class ScriptedEngine:
-    """See the module. `submitted` keeps every prompt and its sampling, for tests to look at."""
+    """See the module. `submitted` keeps the last prompts and their sampling for tests to see."""
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class ScriptedEngine:
         self.max_waiting = max_waiting
         self.step_s = step_s
         self.chunk = chunk
-        self.submitted: list[tuple[list[int], Sampling]] = []
+        self.submitted: deque[tuple[list[int], Sampling]] = deque(maxlen=1000)
         self.resets = 0
         self.dead = False
         self._ids = itertools.count()

@@ -1,21 +1,25 @@
 """What must not freeze the server: prompts of 20 MB, floods of requests, and minutes of misuse."""
 
 import json
+import os
 import random
 import threading
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import httpx
 import pytest
 
+from mkport.engine.source import DEMO_PACKAGE
 from tests.serve.live import until
 from tests.serve.load import Crowd
-from tests.serve.process import Started, started
+from tests.serve.process import Started, real, started
 from tests.serve.watch import Watch, watching
 
 HEALTH_S = 0.1
+SOAK_S = float(os.environ.get("SOAK_S", "600"))  # how long a soak takes
 TRIES = 3  # other work on the machine can make a good server late, but nothing a bad one quick
 JSON = {"Content-Type": "application/json"}
 
@@ -95,11 +99,11 @@ def test_a_flood_freezes_nothing(idle: str) -> None:
     assert set(crowd.seen) <= {"200", "400", "hung up", "503"}, crowd.seen
 
 
-def soak(server: Started, seconds: float, idle: str) -> None:
+def soak(server: Started, seconds: float, idle: str, longest: int = 2000) -> None:
     """Misuse for so long, and no leak of memory, descriptors or sequences at its end."""
 
     def texts(draw: random.Random) -> str:
-        return draw.choice(("endless", "slow 20", "Hi", "Hi " * 2000))
+        return draw.choice(("endless", "slow 20", "Hi", "Hi " * draw.randint(1, longest)))
 
     with watching(server.url, idle) as watch:
         warm = Crowd(server.url, 24, texts)
@@ -124,10 +128,17 @@ def soak(server: Started, seconds: float, idle: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [600])
-def test_ten_minutes_of_misuse_leave_nothing_behind(seconds: float, idle: str) -> None:
+def test_ten_minutes_of_misuse_leave_nothing_behind(idle: str) -> None:
     with started({"max_batch": 8, "step_s": 0.002}) as server:
-        soak(server, seconds, idle)
+        soak(server, SOAK_S, idle)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec(DEMO_PACKAGE) is None, reason="no demo model")
+def test_ten_minutes_of_misuse_of_a_model_leave_nothing_behind(idle: str) -> None:
+    # a cache that is soon full, so that its memory is all in use before it is looked at
+    with real("--max-model-len", "1024", "--kv-memory", "80MB") as server:
+        soak(server, SOAK_S, idle, 200)
 
 
 def test_a_few_seconds_of_misuse_leave_nothing_behind(idle: str) -> None:

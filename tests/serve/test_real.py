@@ -1,13 +1,9 @@
 """`mkport serve` itself, in a process of its own, with the embedded model, end to end."""
 
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,8 +11,8 @@ import openai
 import pytest
 
 from mkport.engine.source import DEMO_PACKAGE
+from tests.serve import process
 
-ROOT = Path(__file__).parents[2]
 FRANCE: Any = [{"role": "user", "content": "What is the capital of France?"}]
 pytestmark = pytest.mark.skipif(find_spec(DEMO_PACKAGE) is None, reason="no demo model")
 SAYS = "The capital of France is Paris."
@@ -24,7 +20,6 @@ SAYS = "The capital of France is Paris."
 
 @dataclass
 class Real:
-    process: "subprocess.Popen[str]"
     url: str
     model: str
     client: openai.OpenAI
@@ -32,27 +27,13 @@ class Real:
 
 @pytest.fixture(scope="module")
 def real() -> Iterator[Real]:
-    command = [sys.executable, "-m", "mkport", "serve", "--port", "0", "--max-model-len", "1024"]
-    process = subprocess.Popen(
-        [*command, "--json"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        told = ""
-        while not told.endswith("}\n"):
-            line = process.stdout.readline()
-            assert line, process.communicate()
-            told += line
-        about = json.loads(told)
-        with openai.OpenAI(base_url=f"{about['url']}/v1", api_key="none", max_retries=0) as client:
-            yield Real(process, about["url"], about["model"], client)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
-    finally:
-        process.kill()
-        _, errors = process.communicate()
-    assert "Traceback" not in errors
-    assert all(json.loads(line)["level"] == "info" for line in errors.splitlines())
+    with process.real("--max-model-len", "1024") as server:
+        model = httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"]
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            yield Real(server.url, model, client)
+        server.signal()
+        assert server.ended(10) == 0
+    assert server.lines and all(json.loads(line)["level"] == "info" for line in server.lines)
 
 
 def test_it_knows_the_capital_of_france(real: Real) -> None:
