@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from mkport.engine.request import TokenLogprob
-from mkport.engine.sampling import NotFinite, greatest_k
+from mkport.engine.sampling import NotFinite
+from mkport.engine.truncation import greatest_k
 
 FLOOR = -9999.0  # stands for minus infinity, which JSON cannot hold
 

@@ -21,9 +21,8 @@ from mkport.engine.sampling import (
     Sampler,
     choose_all,
     draw_seed,
-    greatest_k,
-    survivors,
 )
+from mkport.engine.truncation import greatest_k, survivors
 
 PLAIN = Sampling(max_tokens=100)
 GREEDY = replace(PLAIN, temperature=0.0)
@@ -299,7 +298,7 @@ def test_eight_rows_of_a_real_vocabulary_take_little_time(
     samplers = [Sampler(replace(PLAIN, **fields), seed=i) for i in range(8)]
     times = []
     for position in range(12):
-        started = time.perf_counter()
+        started = time.thread_time()
         choose_all(samplers, logits, [None] * 8, [position] * 8)
-        times.append(time.perf_counter() - started)
+        times.append(time.thread_time() - started)
     assert min(times) * 1e3 < limit_ms

@@ -170,9 +170,9 @@ def test_the_cost_is_linear(single_bytes: Tokenizer) -> None:
         ids = ids_of(single_bytes, b"a" * length)
         best = float("inf")
         for _ in range(3):
-            started = time.perf_counter()
+            started = time.thread_time()
             run(OutputText(single_bytes, stops), ids)
-            best = min(best, time.perf_counter() - started)
+            best = min(best, time.thread_time() - started)
         return best
 
     assert seconds(8000) < 8 * seconds(2000)

@@ -164,9 +164,9 @@ def test_long_replies_take_linear_time(form: str) -> None:
         }
         text, best = calls[form] + " plain text" * size, float("inf")
         for _ in range(3):
-            started = time.perf_counter()
+            started = time.thread_time()
             parse(form, [text[i : i + 4] for i in range(0, len(text), 4)])
-            best = min(best, time.perf_counter() - started)
+            best = min(best, time.thread_time() - started)
         return best
 
     assert seconds(1600) < 8 * seconds(400)
