@@ -1,0 +1,406 @@
+"""Expressions of a Numba kernel as CUDA C++, each with its type and whether it may be negative."""
+
+import ast
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from numba import types
+
+from mkport.port.numba_file import Module, Scope
+from mkport.port.numba_types import (
+    BY_NAME,
+    C_NAMES,
+    OPERATORS,
+    function_of,
+    is_float,
+    is_integer,
+    resolve,
+)
+
+SYMBOLS = {
+    "Add": "+", "Sub": "-", "Mult": "*", "Div": "/", "BitAnd": "&", "BitOr": "|", "BitXor": "^",
+    "LShift": "<<", "RShift": ">>", "Lt": "<", "LtE": "<=", "Gt": ">", "GtE": ">=", "Eq": "==",
+    "NotEq": "!=", "USub": "-", "UAdd": "+", "Invert": "~",
+}  # fmt: skip
+KEEP_SIGN = {"Add", "Mult", "FloorDiv", "Mod", "BitAnd", "BitOr", "RShift", "Div"}
+INDICES = {"threadIdx", "blockIdx", "blockDim", "gridDim"}
+MATH = set(
+    "sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan atan2 "
+    "fabs floor ceil erf erfc pow".split()
+)
+WARP = {  # of cuda: the CUDA function, and how many arguments it has
+    "shfl_sync": ("__shfl_sync", 3), "shfl_up_sync": ("__shfl_up_sync", 3),
+    "shfl_down_sync": ("__shfl_down_sync", 3), "shfl_xor_sync": ("__shfl_xor_sync", 3),
+}  # fmt: skip
+VOTES = {
+    "ballot_sync": ("__ballot_sync", types.uint32), "any_sync": ("__any_sync", types.boolean),
+    "all_sync": ("__all_sync", types.boolean),
+}  # fmt: skip
+BARRIERS = {
+    "syncthreads": "__syncthreads()", "syncwarp": "__syncwarp()",
+    "threadfence": "__threadfence()",
+}  # fmt: skip
+ATOMICS = {"add": "atomicAdd", "max": "atomicMax", "min": "atomicMin", "sub": "atomicSub"}
+
+
+@dataclass(frozen=True)
+class Value:
+    """C++ text with Numba's type; None while the type of a variable in it is unknown."""
+
+    code: str
+    kind: Any
+    negative: bool = True  # may be below zero
+
+    def cast(self, kind: Any) -> str:
+        """The text in another type."""
+        if kind is None or kind == self.kind:
+            return self.code
+        return f"({C_NAMES[kind]})({self.code})"
+
+
+class Expressions:
+    """Translates expressions of one kernel."""
+
+    def __init__(self, module: Module, scope: Scope) -> None:
+        self.module, self.scope = module, scope
+        self.functions = ""  # device functions that were called, as C++
+        self._made: dict[tuple[Any, ...], tuple[str, Any]] = {}
+
+    def value(self, node: ast.expr) -> Value:
+        """Any expression."""
+        method = getattr(self, f"of_{type(node).__name__}", None)
+        if method is None:
+            self.module.refuse(node, f"`{ast.unparse(node)}` has no counterpart in a kernel.")
+        found: Value = method(node)
+        return found
+
+    def kind(self, node: ast.expr) -> Any:
+        """An expression's type alone."""
+        return self.value(node).kind
+
+    def truth(self, node: ast.expr) -> str:
+        """An expression as a condition."""
+        return self.value(node).code
+
+    def of_Constant(self, node: ast.Constant) -> Value:
+        value = node.value
+        if isinstance(value, bool):
+            return Value(str(value).lower(), types.boolean, False)
+        if isinstance(value, int):
+            if not -(2**63) <= value < 2**63:
+                self.module.refuse(node, f"{value} is no int64.")
+            return Value(
+                f"{value}ll" if abs(value) >= 2**31 else str(value), types.int64, value < 0
+            )
+        if isinstance(value, float):
+            return self._number(value)
+        self.module.refuse(node, f"{value!r} has no counterpart in a kernel.")
+
+    def _number(self, value: float) -> Value:
+        if math.isinf(value) or math.isnan(value):
+            text = "__longlong_as_double(0x7ff0000000000000ll)"
+            if math.isnan(value):
+                text = "__longlong_as_double(0x7ff8000000000000ll)"
+            return Value(f"-{text}" if value < 0 else text, types.float64)
+        return Value(repr(value), types.float64)
+
+    def of_Name(self, node: ast.Name) -> Value:
+        if node.id in self.scope.types:
+            kind = self.scope.types[node.id]
+            below = node.id in self.scope.negative and getattr(kind, "signed", True)
+            return Value(node.id, kind, below)
+        if node.id in self.module.constants:
+            return self.of_Constant(
+                ast.copy_location(ast.Constant(self.module.constants[node.id]), node)
+            )
+        if node.id in self.scope.arrays or node.id in self.scope.local:
+            self.module.refuse(node, f"the array {node.id} is used whole; take its elements.")
+        if node.id in self.scope.assigned:
+            return Value(node.id, None)  # assigned further down, in a loop
+        self.module.refuse(node, f"{node.id} is neither a variable nor a number of the file.")
+
+    def of_BinOp(self, node: ast.BinOp) -> Value:
+        name = type(node.op).__name__
+        left = self.value(node.left)
+        if name == "Pow":
+            return self._power(node, left)
+        right = self.value(node.right)
+        if left.kind is None or right.kind is None:
+            return Value("0", None)
+        signature = resolve(OPERATORS[name], (left.kind, right.kind)) if name in OPERATORS else None
+        if signature is None or signature.return_type not in C_NAMES:
+            self.module.refuse(node, f"`{ast.unparse(node)}` has no counterpart for these types.")
+        kind = signature.return_type
+        sides = (kind, kind) if name == "Div" else signature.args  # a quotient is never an integer
+        a, b = (v.cast(k) for v, k in zip((left, right), sides, strict=True))
+        below = left.negative or right.negative or name not in KEEP_SIGN
+        if name in ("FloorDiv", "Mod"):
+            if not is_integer(kind):
+                self.module.refuse(node, f"`{ast.unparse(node)}` divides with a floor in floats.")
+            if not below:
+                return Value(f"({a} {'/' if name == 'FloorDiv' else '%'} {b})", kind, False)
+            return Value(f"{'numba_div' if name == 'FloorDiv' else 'numba_mod'}({a}, {b})", kind)
+        return Value(f"({a} {SYMBOLS[name]} {b})", kind, below)
+
+    def _power(self, node: ast.BinOp, base: Value) -> Value:
+        if base.kind is None:
+            return Value("0", None)
+        times = {"2": 2, "3": 3}.get(ast.unparse(node.right))
+        if times is None:
+            self.module.refuse(node, "only powers 2 and 3 have an exact counterpart: multiply.")
+        if is_integer(base.kind):
+            base = Value(base.cast(types.int64), types.int64, base.negative)
+        if not isinstance(node.left, ast.Name | ast.Subscript):
+            self.module.refuse(node, "give what is squared a name first.")
+        return Value(f"({' * '.join([base.code] * times)})", base.kind, base.negative)
+
+    def of_UnaryOp(self, node: ast.UnaryOp) -> Value:
+        given = self.value(node.operand)
+        if isinstance(node.op, ast.Not):
+            return Value(f"(!{given.code})", types.boolean, False)
+        if isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Constant):
+            return Value(f"(-{given.code})", given.kind)
+        if given.kind is None:
+            return Value("0", None)
+        name = type(node.op).__name__
+        signature = resolve(OPERATORS[name], (given.kind,))
+        if signature is None:
+            self.module.refuse(node, f"`{ast.unparse(node)}` has no counterpart.")
+        text = f"({SYMBOLS[name]}{given.cast(signature.args[0])})"
+        return Value(text, signature.return_type)
+
+    def of_Compare(self, node: ast.Compare) -> Value:
+        parts = []
+        values = [self.value(item) for item in [node.left, *node.comparators]]
+        for op, left, right in zip(node.ops, values, values[1:], strict=False):
+            name = type(op).__name__
+            if name not in SYMBOLS:
+                self.module.refuse(node, f"`{ast.unparse(node)}` has no counterpart.")
+            if left.kind is None or right.kind is None:
+                parts.append("true")
+                continue
+            signature = resolve(OPERATORS[name], (left.kind, right.kind))
+            if signature is None:
+                self.module.refuse(node, f"`{ast.unparse(node)}` has no counterpart.")
+            a, b = (v.cast(k) for v, k in zip((left, right), signature.args, strict=True))
+            parts.append(f"{a} {SYMBOLS[name]} {b}")
+        return Value(f"({' && '.join(parts)})", types.boolean, False)
+
+    def of_BoolOp(self, node: ast.BoolOp) -> Value:
+        values = [self.value(item) for item in node.values]
+        if any(v.kind not in (None, types.boolean) for v in values):
+            self.module.refuse(node, "`and` and `or` of what is no condition give an operand.")
+        symbol = " && " if isinstance(node.op, ast.And) else " || "
+        return Value(f"({symbol.join(v.code for v in values)})", types.boolean, False)
+
+    def of_IfExp(self, node: ast.IfExp) -> Value:
+        first, second = self.value(node.body), self.value(node.orelse)
+        if first.kind is None or second.kind is None:
+            return Value("0", first.kind or second.kind)
+        if first.kind != second.kind:
+            self.module.refuse(node, f"one side is {first.kind}, the other {second.kind}.")
+        text = f"({self.truth(node.test)} ? {first.code} : {second.code})"
+        return Value(text, first.kind, first.negative or second.negative)
+
+    def of_Attribute(self, node: ast.Attribute) -> Value:
+        text = ast.unparse(node)
+        first, _, rest = text.removeprefix("cuda.").partition(".")
+        if first in INDICES and rest in ("x", "y", "z"):
+            return Value(f"(int){first}.{rest}", types.int32, False)
+        if text in ("cuda.warpsize",):
+            return Value("32", types.int32, False)
+        if text == "cuda.laneid":
+            self.module.refuse(node, "cuda.laneid: write threadIdx.x % 32.")
+        if text in ("math.pi", "math.e", "math.inf", "math.nan", "np.inf", "np.nan", "np.pi"):
+            return self._number(getattr(math, node.attr))
+        if node.attr == "size" and isinstance(node.value, ast.Name):
+            dims = self.scope.arrays.get(node.value.id)
+            if dims is not None and dims.ndim == 1:
+                return self.size(node.value, 0)
+        self.module.refuse(node, f"`{text}` has no counterpart in a kernel.")
+
+    def size(self, array: ast.expr, axis: int) -> Value:
+        """x.shape[axis]."""
+        name = ast.unparse(array)
+        if name in self.scope.local:
+            return Value(str(self.scope.local[name][1][axis]), types.int64, False)
+        kind = self.scope.arrays.get(name)
+        if kind is None or not 0 <= axis < kind.ndim:
+            self.module.refuse(array, f"{name} has no size {axis}.")
+        self.scope.sizes.add((name, axis))
+        return Value(f"(long long){name}_{axis}", types.int64, False)
+
+    def grid(self, called: str, axis: int) -> Value:
+        """One component of cuda.grid or cuda.gridsize."""
+        x = "xyz"[axis]
+        block = f"(long long)block{'Idx' if called == 'cuda.grid' else 'Dim'}.{x}"
+        if called == "cuda.grid":
+            return Value(f"({block} * blockDim.{x} + threadIdx.{x})", types.int64, False)
+        return Value(f"({block} * gridDim.{x})", types.int64, False)
+
+    def of_Subscript(self, node: ast.Subscript) -> Value:
+        shape = node.value
+        if isinstance(shape, ast.Attribute) and shape.attr == "shape":
+            if not isinstance(node.slice, ast.Constant) or not isinstance(node.slice.value, int):
+                self.module.refuse(node, "a shape is indexed by a number.")
+            return self.size(shape.value, node.slice.value)
+        return self.element(node, written=False)
+
+    def element(self, node: ast.Subscript, written: bool) -> Value:
+        """An element of an array; negative indices count from the end, as Numba has it."""
+        indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        base = node.value
+        while isinstance(base, ast.Subscript):  # x[i][j]
+            more = base.slice.elts if isinstance(base.slice, ast.Tuple) else [base.slice]
+            indices, base = [*more, *indices], base.value
+        name = ast.unparse(base)
+        if name in self.scope.local:
+            kind, dims, _ = self.scope.local[name]
+            sizes = [str(dim) for dim in dims]
+        elif name in self.scope.arrays:
+            kind = self.scope.arrays[name].dtype
+            sizes = [f"{name}_{axis}" for axis in range(self.scope.arrays[name].ndim)]
+        else:
+            self.module.refuse(node, f"{name} is no array that the kernel has.")
+        if len(indices) != len(sizes):
+            self.module.refuse(
+                node, f"{name} has {len(sizes)} dimensions, {len(indices)} are given."
+            )
+        at = ""
+        for axis, index in enumerate(indices):
+            value = self.value(index)
+            if value.kind is not None and not is_integer(value.kind):
+                self.module.refuse(index, f"an index of type {value.kind}.")
+            code = value.cast(types.int64)
+            if value.negative:
+                code = f"numba_at({code}, {sizes[axis]})"
+            if name in self.scope.arrays and (axis or value.negative):
+                self.scope.sizes.add((name, axis))
+            at = f"({at}) * {sizes[axis]} + {code}" if at else code
+        if written:
+            self.scope.written.add(name)
+        return Value(f"{name}[{at}]", kind, getattr(kind, "signed", True))
+
+    def of_Call(self, node: ast.Call) -> Value:
+        called = ast.unparse(node.func)
+        name = called.removeprefix("cuda.")
+        if node.keywords:
+            self.module.refuse(node, f"`{called}` with keywords has no counterpart.")
+        if called in ("cuda.grid", "cuda.gridsize"):
+            return self.grid(called, 0)
+        if called.startswith("cuda.") and name in BARRIERS:
+            return Value(BARRIERS[name], types.void)
+        if called.startswith("cuda.atomic."):
+            return self._atomic(node, name.partition(".")[2])
+        given = [] if called == "len" else [self.value(arg) for arg in node.args]
+        if called == "len":
+            return self.size(node.args[0], 0)
+        if any(value.kind is None for value in given):
+            return Value("0", None)
+        if called.startswith("cuda."):
+            return self._cuda(node, name, given)
+        bare = called.removeprefix("np.").removeprefix("numpy.").removeprefix("types.")
+        if bare in BY_NAME and len(given) == 1:
+            kind = BY_NAME[bare]
+            return Value(given[0].cast(kind), kind, given[0].negative)
+        if called.startswith("math.") and called[5:] in MATH:
+            return self._math(node, called[5:], given)
+        if called in ("abs", "min", "max"):
+            return self._builtin(node, called, given)
+        if called in self.module.functions:
+            return self._device(node, called, given)
+        self.module.refuse(node, f"`{called}` has no counterpart in a kernel.")
+
+    def _cuda(self, node: ast.Call, name: str, given: list[Value]) -> Value:
+        if name in WARP and len(given) == WARP[name][1]:
+            mask, x, lane = given
+            return Value(
+                f"{WARP[name][0]}((unsigned)({mask.code}), {x.code}, (int)({lane.code}))", x.kind
+            )
+        if name in VOTES and len(given) == 2:
+            function, kind = VOTES[name]
+            text = f"{function}((unsigned)({given[0].code}), (int)({given[1].code}))"
+            return Value(text if kind == types.uint32 else f"({text} != 0)", kind, False)
+        if name.startswith("syncthreads_") and len(given) == 1:
+            return Value(f"__{name}((int)({given[0].code}))", types.int32, False)
+        if name == "popc" and given[0].kind in (types.int32, types.uint32):
+            return Value(f"__popc({given[0].code})", types.int32, False)
+        if name == "fma" and len({v.kind for v in given}) == 1 and is_float(given[0].kind):
+            function = "fmaf" if given[0].kind == types.float32 else "fma"
+            return Value(f"{function}({', '.join(v.code for v in given)})", given[0].kind)
+        self.module.refuse(node, f"`cuda.{name}` has no counterpart in a task.")
+
+    def _math(self, node: ast.Call, name: str, given: list[Value]) -> Value:
+        signature = resolve(function_of("math", name), tuple(v.kind for v in given))
+        if signature is None:
+            self.module.refuse(node, f"Numba has no math.{name} for these types.")
+        single = all(kind == types.float32 for kind in signature.args)
+        args = ", ".join(v.cast(k) for v, k in zip(given, signature.args, strict=True))
+        text = f"{name}{'f' if single else ''}({args})"
+        kind = signature.return_type
+        return Value(f"({C_NAMES[kind]})({text})" if is_integer(kind) else text, kind)
+
+    def _builtin(self, node: ast.Call, name: str, given: list[Value]) -> Value:
+        if name == "abs" and is_integer(given[0].kind):
+            a = Value(given[0].cast(types.int64), types.int64).code
+            return Value(f"(({a}) < 0 ? -({a}) : ({a}))", types.int64, False)
+        if name == "abs":
+            single = given[0].kind == types.float32
+            return Value(f"fabs{'f' if single else ''}({given[0].code})", given[0].kind, False)
+        value = given[0]
+        for other in given[1:]:
+            signature = resolve(function_of("", name), (value.kind, other.kind))
+            if signature is None:
+                self.module.refuse(node, f"Numba has no {name} for these types.")
+            kind = signature.return_type
+            a, b = value.cast(kind), other.cast(kind)
+            if is_float(kind):
+                text = f"f{name}{'f' if kind == types.float32 else ''}({a}, {b})"
+            else:
+                text = f"{name}({a}, {b})"
+            below = (
+                (value.negative and other.negative)
+                if name == "max"
+                else (value.negative or other.negative)
+            )
+            value = Value(text, kind, below)
+        return value
+
+    def _atomic(self, node: ast.Call, name: str) -> Value:
+        if name not in ATOMICS or len(node.args) != 3:
+            self.module.refuse(node, f"`cuda.atomic.{name}` has no counterpart.")
+        place = ast.copy_location(ast.Subscript(node.args[0], node.args[1], ast.Load()), node)
+        target = self.element(place, written=True)
+        value = self.value(node.args[2])
+        kind = target.kind
+        pointer = f"&{target.code}"
+        if kind == types.int64:
+            self.module.refuse(node, "atomics on int64 arrays: use int32 or uint64.")
+        return Value(f"{ATOMICS[name]}({pointer}, {value.cast(kind)})", kind)
+
+    def _device(self, node: ast.Call, name: str, given: list[Value]) -> Value:
+        """A function of the file, for these argument types: one `return` of an expression."""
+        function = self.module.functions[name]
+        body = [s for s in function.body if not isinstance(s, ast.Expr)]
+        if len(body) != 1 or not isinstance(body[0], ast.Return) or body[0].value is None:
+            self.module.refuse(function, f"{name} is more than one `return EXPRESSION`: inline it.")
+        names = [arg.arg for arg in function.args.args]
+        key = (name, *(v.kind for v in given))
+        if key not in self._made:
+            inner = type(self.scope)()
+            inner.types = dict(zip(names, (v.kind for v in given), strict=True))
+            inner.negative = set(names)
+            expressions = Expressions(self.module, inner)
+            expressions._made = self._made
+            result = expressions.value(body[0].value)
+            made = f"{name}_{len(self._made)}"
+            args = ", ".join(f"{C_NAMES[k]} {n}" for n, k in inner.types.items())
+            self.functions += expressions.functions
+            self.functions += (
+                f"__device__ inline {C_NAMES[result.kind]} {made}({args}) "
+                f"{{ return {result.code}; }} "
+            )
+            self._made[key] = (made, result.kind)
+        made, kind = self._made[key]
+        return Value(f"{made}({', '.join(v.code for v in given)})", kind)
