@@ -57,6 +57,7 @@ class ChatJob(Job):
             vocab=engine.vocab,
             defaults=self._service.settings.defaults,
             param="messages",
+            limit="max_tokens" if most is None else "max_completion_tokens",
             logprobs=self._top,
             grammar=planned.grammar,
             skip_special=planned.skip_special,

@@ -21,6 +21,7 @@ def sampling(
     vocab: int,
     defaults: Mapping[str, float],
     param: str,
+    limit: str = "max_tokens",
     logprobs: int | None = None,
     prompt_logprobs: int | None = None,
     grammar: Grammar | None = None,
@@ -28,17 +29,17 @@ def sampling(
 ) -> Sampling:
     """What the engine is told, everything checked.
 
-    `max_tokens` is the field that counts, None for the rest of the context. Raises ApiError: 400
-    that names the field.
+    `max_tokens` is the value of the field `limit`, None for the rest of the context; `param` the
+    field of the prompt. Raises ApiError: 400 that names the field.
     """
     room = context - prompt_tokens
     if room < 1:
         raise too_long(context, prompt_tokens, param)
     if max_tokens is not None and max_tokens > context:
         raise invalid(
-            f"max_tokens is {short(max_tokens)}, but the model's context is {context} tokens. "
+            f"{limit} is {short(max_tokens)}, but the model's context is {context} tokens. "
             "Lower it, or leave it out for the rest of the context.",
-            "max_tokens",
+            limit,
         )
     most = room if max_tokens is None else min(max_tokens, room)
     least = request.min_tokens or 0

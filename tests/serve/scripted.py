@@ -15,7 +15,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
@@ -76,16 +76,18 @@ Reply = str | Iterable["int | str | Wait | Fail"]
 Script = Callable[[Asked], Reply]
 
 
-def byte_tokenizer() -> Tokenizer:
-    """One token a byte, three special ones, and ChatML as the chat template."""
+def byte_tokenizer(
+    template: str = CHATML, special: Sequence[str] = SPECIAL, end: str = "<|im_end|>"
+) -> Tokenizer:
+    """One token a byte, then the special ones; `end` is what a turn ends with."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {text: i for i, text in enumerate(alphabet)}
     backend = Backend(models.BPE(vocab, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL])
-    end = len(vocab) + SPECIAL.index("<|im_end|>")
-    return Tokenizer(backend, (end,), {"default": CHATML}, {"eos_token": "<|im_end|>"})
+    backend.add_special_tokens([AddedToken(text, special=True) for text in special])
+    ends = (len(vocab) + special.index(end),)
+    return Tokenizer(backend, ends, {"default": template}, {"eos_token": end})
 
 
 @dataclass

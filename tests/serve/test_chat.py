@@ -213,6 +213,23 @@ def test_control_characters_and_every_plane_of_unicode_pass(live: Live) -> None:
     assert "".join(e["choices"][0]["delta"].get("content", "") for e in events) == text
 
 
+def test_bytes_that_are_no_character_show_as_one_that_says_so(live: Live) -> None:
+    bad = [live.engine.tokenizer.encode(text)[0] for text in ("é", "é", "a")]  # C3 C3 61
+    live.engine.script = lambda asked: bad
+    assert live.chat().json()["choices"][0]["message"]["content"] == "\ufffd\ufffda"
+    events = live.events("/v1/chat/completions", {"messages": HI})[:-1]
+    text = "".join(e["choices"][0]["delta"].get("content", "") for e in events)
+    assert text == "\ufffd\ufffda"
+
+
+def test_what_only_looked_like_a_stop_string_comes_in_the_end(live: Live) -> None:
+    live.engine.script = lambda asked: "one, tw"
+    for fields in ({"stop": ["two"]}, {"stop": ["two"], "max_tokens": 7}):
+        events = live.events("/v1/chat/completions", {"messages": HI, **fields})[:-1]
+        text = "".join(e["choices"][0]["delta"].get("content", "") for e in events)
+        assert text == "one, tw"
+
+
 def test_an_unknown_field_is_accepted_and_told_once(
     live: Live, caplog: pytest.LogCaptureFixture
 ) -> None:

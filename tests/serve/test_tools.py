@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from mkport.engine.grammar import Grammars
+from mkport.engine.parsers import cohere
 from mkport.engine.request import Grammar
-from tests.serve.live import Live
+from tests.serve.live import Live, serving
+from tests.serve.scripted import ScriptedEngine, byte_tokenizer
 
 ASK: Any = [{"role": "user", "content": "What is the weather?"}]
 
@@ -181,3 +183,38 @@ def test_without_a_wish_nothing_is_enforced(live: Live) -> None:
 def test_a_schema_that_is_none(live: Live, name: str) -> None:
     response = live.chat(structured_outputs={"json": name})
     assert response.status_code == 400 and not live.engine.submitted
+
+
+COHERE = (
+    "{% for m in messages %}<|START_OF_TURN_TOKEN|>{{ m.role }}:{{ m.content }}"
+    "<|END_OF_TURN_TOKEN|>{% endfor %}<|START_OF_TURN_TOKEN|>"
+    "{% if add_generation_prompt %}<|START_THINKING|>{% endif %}"
+    "{# replies: <|START_ACTION|>[...]<|END_ACTION|> #}"
+)
+
+
+def test_markers_that_are_special_tokens_are_read_and_not_shown() -> None:
+    end = "<|END_OF_TURN_TOKEN|>"
+    special = (*cohere.MARKERS, "<|START_OF_TURN_TOKEN|>", end)
+    reply = (  # the prompt has opened the reasoning
+        "Hm.<|END_THINKING|><|START_ACTION|>[\n"
+        '    {"tool_call_id": "0", "tool_name": "weather", '
+        '"parameters": {"city": "<|END_ACTION|>"}}'
+        "\n]<|END_ACTION|>"
+    )
+    tokenizer = byte_tokenizer(COHERE, special, end)
+    with serving(ScriptedEngine(lambda asked: reply, tokenizer=tokenizer)) as live:
+        message = live.chat(tools=TOOLS).json()["choices"][0]["message"]
+        assert message["reasoning_content"] == "Hm." and message["content"] is None
+        assert not live.engine.submitted[0][1].skip_special
+        (call,) = message["tool_calls"]
+        assert call["function"]["name"] == "weather"
+        assert json.loads(call["function"]["arguments"]) == {"city": "<|END_ACTION|>"}
+        live.engine.script = lambda asked: "Hm.<|END_THINKING|><|START_TEXT|>Yes.<|END_TEXT|>"
+        events = live.events("/v1/chat/completions", {"messages": ASK})[:-1]
+        deltas = [event["choices"][0]["delta"] for event in events]
+        assert "".join(d.get("reasoning_content", "") for d in deltas) == "Hm."
+        assert "".join(d.get("content", "") for d in deltas) == "Yes."
+        forced = grammar(live, tools=TOOLS, tool_choice="required")
+        assert forced is not None and fits(live, forced, reply.replace("<|END_ACTION|>", "x", 1))
+        assert not fits(live, forced, "Hm.<|END_THINKING|><|START_TEXT|>Yes.<|END_TEXT|>")

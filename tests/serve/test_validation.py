@@ -25,6 +25,7 @@ BAD: list[tuple[str, Any]] = [
     ("max_tokens", 4097),
     ("max_tokens", 10**400),
     ("max_completion_tokens", 0),
+    ("max_completion_tokens", 4097),
     ("stop", ""),
     ("stop", ["a", ""]),
     ("stop", ["a"] * 17),
