@@ -2,6 +2,7 @@
 token by token. Which grammar a tool call needs is in `parsers`; masks are applied in `sampling`."""
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -123,8 +124,19 @@ def _compile(grammar: Grammar, library: Any) -> Any:
     except Exception as error:  # the library raises several kinds for what it cannot read
         compiled, reason = None, str(error)
     if reason:
-        raise UserError(f"The {what} does not compile: {reason.strip()}")
+        raise UserError(f"The {what} does not compile: {_shortened(reason, grammar)}")
     return compiled
+
+
+def _shortened(reason: str, grammar: Grammar) -> str:
+    """The library's reason; of a long grammar, the beginning of the line where it found the fault
+    in place of all lines around it."""
+    place = re.match(r"at (\d+)\(\d+\): ", reason)
+    if grammar.kind != "lark" or not place:
+        return reason.strip()
+    number = int(place[1])
+    line = "".join(grammar.text.split("\n")[number - 1 : number])
+    return f"{reason[place.end() :].splitlines()[0]} (line {number}: {line[:80]})"
 
 
 def _checked(schema: str) -> str:

@@ -66,7 +66,7 @@ def hermes_grammar(wanted: Wanted) -> Grammar | None:
     think = _before("think", m(hermes.END_THINK))
     opened = "think GAP" if wanted.thinking else f"({m(hermes.THINK)} think GAP)?"
     call = f'"\\n" object "\\n" {m(hermes.END_CALL)}'
-    rules = [*_objects(functions, "arguments", '{{"name": {name}, "{key}": ', wanted)]
+    rules = _objects(functions, "arguments", '{{"name": {name}, "{key}": ')
     calls = f"{m(hermes.CALL)} {call}"
     many = f'{calls} ("\\n" {calls})*' if wanted.parallel else calls
     if not functions:
@@ -91,7 +91,7 @@ def cohere_grammar(wanted: Wanted) -> Grammar | None:
     think = _before("think", m(cohere.END_THINKING))
     opened = "think GAP" if wanted.thinking else f"({m(cohere.THINKING)} think GAP)?"
     head = '{{"tool_call_id": "@", "tool_name": {name}, "{key}": '
-    rules = [*_objects(functions, "parameters", head, wanted), "NUMBER: /0|[1-9][0-9]?/"]
+    rules = [*_objects(functions, "parameters", head), "NUMBER: /0|[1-9][0-9]?/"]
     more = '("," GAP object)*' if wanted.parallel else ""
     calls = f'GAP "[" GAP object {more} GAP "]" GAP {m(cohere.END_ACTION)}'
     action = f"{m(cohere.ACTION)} {calls}"
@@ -116,7 +116,7 @@ def llama3_grammar(wanted: Wanted) -> Grammar | None:
     functions = wanted.callable
     if not functions:
         return plain_grammar(wanted)
-    rules = _objects(functions, "parameters", '{{"name": {name}, "{key}": ', wanted)
+    rules = _objects(functions, "parameters", '{{"name": {name}, "{key}": ')
     # beside an answer in JSON, which may begin with the same letters, calls need their tag
     tag = wanted.marker(llama3.TAG) + ("?" if wanted.answer is None else "")
     calls = f"{tag} object" + (' ("; " object)*' if wanted.parallel else "")
@@ -130,9 +130,7 @@ def llama3_grammar(wanted: Wanted) -> Grammar | None:
     return _lark(start, [*rules, *_answer(wanted)])
 
 
-def _objects(
-    functions: Sequence[Mapping[str, Any]], key: str, head: str, wanted: Wanted
-) -> list[str]:
+def _objects(functions: Sequence[Mapping[str, Any]], key: str, head: str) -> list[str]:
     """The rule `object`: one of the calls, each with its own schema. "@" in a head is a number."""
     rules = []
     for i, function in enumerate(functions):
@@ -140,20 +138,19 @@ def _objects(
             "@"
         )
         opening = " NUMBER ".join(map(json.dumps, parts))
-        lenient = not wanted.forced and not function.get("strict")
-        schema = _schema(function.get("parameters"), lenient)
+        schema = _schema(function.get("parameters"), bool(function.get("strict")))
         rules.append(f'object_{i}: {opening} %json {schema} "}}"')
     if functions:
         rules.append("object: " + " | ".join(f"object_{i}" for i in range(len(functions))))
     return rules
 
 
-def _schema(parameters: Mapping[str, Any] | None, lenient: bool) -> str:
-    """A tool's parameters, which are an object whatever else they say. Where the model is free not
-    to call, `lenient` passes over what the library has not implemented."""
+def _schema(parameters: Mapping[str, Any] | None, strict: bool) -> str:
+    """A tool's parameters, which are an object whatever else they say. Unless the tool is `strict`,
+    what the library has not implemented is passed over, and oneOf is taken as anyOf."""
     if not parameters:
         parameters = {"properties": {}, "additionalProperties": False}
-    options = {**COMPACT, **({"lenient": True} if lenient else {})}
+    options = {**COMPACT, **({} if strict else {"lenient": True, "coerce_one_of": True})}
     return json.dumps({"type": "object", **parameters, "x-guidance": options})
 
 
