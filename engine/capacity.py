@@ -1,7 +1,6 @@
-"""How much a CPU engine can hold: its pools by the memory they may take, and what limits follow.
-One context is decided here, and everything else is held to it."""
+"""How much an engine can hold: its pools by the memory they may take, and what limits follow. One
+context is decided here, and everything else is held to it."""
 
-import os
 from dataclasses import dataclass, replace
 
 from mkport.engine.decoder import decode_shape
@@ -9,6 +8,7 @@ from mkport.engine.holdings import window_pages
 from mkport.engine.load import LoadedModel
 from mkport.engine.runner import pool_windows
 from mkport.engine.scheduler import Limits
+from mkport.engine.target import CPU, Target
 from mkport.errors import UserError
 from mkport.machines.cpu.memory import NUMPY
 from mkport.models.step import FULL_TABLE, StepShape
@@ -17,7 +17,7 @@ PAGE = 64  # keys in a page: a block of the prefix cache
 CHUNK = 64  # prompt tokens of a step while nobody decodes
 MIXED_CHUNK = 8  # while somebody does: less than doubles a step of eight
 PROMPT_LOGITS = 16  # prompt rows whose logits a step can give
-SHARE = 0.25  # of the memory that is free, for the cache, unless told otherwise
+SHARE = 0.25  # of the free memory, for the cache, unless told otherwise
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,28 @@ class Settings:
     prefix_cache: bool = True
 
 
-def plan_capacity(model: LoadedModel, settings: Settings) -> tuple[StepShape, Limits]:
+def plan_capacity(
+    model: LoadedModel, settings: Settings, target: Target = CPU
+) -> tuple[StepShape, Limits]:
     """The shape of a decode step, its pools sized, and the scheduler's limits.
 
     Without `kv_memory`, the cache holds every sequence's full context, or takes a quarter of the
-    free memory if that is less. Raises UserError for sizes that hold nothing, and for a context
-    that was asked for and does not fit `kv_memory`.
+    free memory if that is less. Raises UserError for sizes that hold nothing, for more sequences
+    than the target's steps have rows, and for a context that was asked for and does not fit
+    `kv_memory`.
     """
     if settings.max_batch < 1 or settings.prefill_chunk < 1 or settings.mixed_chunk < 1:
         raise UserError(
             f"A batch of {settings.max_batch} and chunks of {settings.prefill_chunk} and "
             f"{settings.mixed_chunk} prompt tokens run nothing: give at least 1 of each."
+        )
+    rows = settings.max_batch + max(settings.prefill_chunk, settings.mixed_chunk)
+    if target.most_rows is not None:
+        rows = min(rows, target.most_rows)
+    if settings.max_batch > rows:
+        raise UserError(
+            f"A step on the machine {target.name!r} has at most {rows} tokens, so {rows} requests "
+            f"can run side by side, not {settings.max_batch}: lower max_batch (--max-batch)."
         )
     shape = decode_shape(model, settings.max_batch, settings.max_model_len, settings.page)
     windows = pool_windows(model, shape)
@@ -51,7 +62,9 @@ def plan_capacity(model: LoadedModel, settings: Settings) -> tuple[StepShape, Li
     chunk = max(settings.prefill_chunk, settings.mixed_chunk)
     each = [_pages_of_one(shape, window, chunk) for window in windows]
     one = sum(pages * size for pages, size in zip(each, sizes, strict=True))
-    memory = settings.kv_memory or max(one, min(one * settings.max_batch, _free_memory()))
+    memory = settings.kv_memory or max(
+        one, min(one * settings.max_batch, int(SHARE * target.free_memory(model)))
+    )
     pools = [
         max(
             int(memory / one * pages), min(pages, window_pages(window, shape.page)) if window else 1
@@ -77,6 +90,7 @@ def plan_capacity(model: LoadedModel, settings: Settings) -> tuple[StepShape, Li
         page=shape.page,
         pools=tuple(zip(pools, windows, strict=True)),
         sequences=settings.max_batch,
+        rows=rows,
         chunk=settings.prefill_chunk,
         mixed_chunk=settings.mixed_chunk,
         prompt_logits=PROMPT_LOGITS,
@@ -86,9 +100,10 @@ def plan_capacity(model: LoadedModel, settings: Settings) -> tuple[StepShape, Li
 
 
 def widths(limits: Limits) -> list[int]:
-    """The rows of the machines: one sequence, all of them, and a chunk of each size beside them."""
+    """The rows of the machines: one sequence, all of them, a chunk beside them, all that there may
+    be."""
     most = limits.sequences
-    return sorted({1, most, most + limits.mixed_chunk, most + limits.chunk})
+    return sorted({1, most, min(most + limits.mixed_chunk, limits.rows), limits.rows})
 
 
 def _pages_of_one(shape: StepShape, window: int, chunk: int) -> int:
@@ -110,7 +125,3 @@ def _page_bytes(model: LoadedModel, shape: StepShape, windowed: bool) -> int:
                     size *= extent
                 total += size
     return total
-
-
-def _free_memory() -> int:
-    return int(SHARE * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

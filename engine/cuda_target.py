@@ -13,7 +13,7 @@ from mkport.engine.load import LoadedModel
 from mkport.engine.target import Arrays, as_stored, fixed_table
 from mkport.machines.cpu.memory import NUMPY
 from mkport.machines.cuda.ahead import Ahead
-from mkport.machines.cuda.gpu import check_room, gpu
+from mkport.machines.cuda.gpu import BESIDE, check_room, gpu
 from mkport.machines.cuda.machine import CudaMachine
 from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
 from mkport.plan import Schedule
@@ -27,6 +27,7 @@ class CudaTarget:
     """The GPU. Making one raises UserError when there is none that will do."""
 
     name, chunk = "cuda", MAX_ROWS
+    most_rows: int | None = MAX_ROWS
     share: Share = "strided"
 
     def __init__(self) -> None:
@@ -35,6 +36,13 @@ class CudaTarget:
     def workers(self) -> int:
         """One a multiprocessor."""
         return self.gpu.multiprocessors
+
+    def free_memory(self, model: LoadedModel) -> int:
+        """What the GPU has free, less the weights."""
+        import cupy
+
+        free: int = cupy.cuda.runtime.memGetInfo()[0]
+        return max(free - BESIDE - model.weights.nbytes, 0)
 
     def compose(self, ops: Iterable[Op], shape: StepShape, title: str) -> CudaProgram:
         """One CUDA file for steps of this many rows."""
@@ -85,6 +93,12 @@ class DeviceArrays:
     def read(self, array: Any) -> np.ndarray:
         """A copy."""
         return np.asarray(array.get())
+
+    def write(self, name: str, places: list[int], contents: np.ndarray) -> None:
+        """See `Arrays`."""
+        import cupy
+
+        self.tensors[name][cupy.asarray(places)] = cupy.asarray(contents)
 
     def follow(
         self, machine: CudaMachine, rows: int, context: int, steps: int

@@ -14,16 +14,16 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, overload
 
-from mkport.bandwidth import usable_cores
 from mkport.engine.capacity import Settings, plan_capacity, widths
 from mkport.engine.core import Choice, Core, Job
 from mkport.engine.grammar import Grammars
 from mkport.engine.load import LoadedModel, load
 from mkport.engine.request import QueueFull, Reason, Sampling, Stats, TokenLogprob
-from mkport.engine.runner import CpuRunner, Runner
+from mkport.engine.runner import Runner, StepRunner
 from mkport.engine.sampling import Sampler, draw_seed
 from mkport.engine.sequence import Sequence as Tokens
 from mkport.engine.stream import EventStream
+from mkport.engine.target import target_of
 from mkport.engine.text import OutputText
 from mkport.engine.tokenizer import Tokenizer
 from mkport.errors import UserError
@@ -52,16 +52,17 @@ class Engine:
     """A model that serves many requests at once. Use as a context manager, or `close`.
 
     `model` is what `mkport run` takes (a directory, a file, a name; None: the embedded model) or a
-    `LoadedModel`. `kv_memory` is in bytes, `max_model_len` in positions, `prefill_chunk` and
-    `mixed_chunk` in prompt tokens a step (alone, and beside running requests, whose pause it
-    bounds). Raises UserError for whatever the model or the sizes do not allow.
+    `LoadedModel`; `machine` is "cpu", "cuda", or "host", which is slow. `kv_memory` is in bytes,
+    `max_model_len` in positions, `prefill_chunk` and `mixed_chunk` in prompt tokens a step (alone,
+    and beside running requests, whose pause it bounds). Raises UserError for whatever the model or
+    the sizes do not allow.
     """
 
     def __init__(
         self,
         model: str | LoadedModel | None = None,
         *,
-        machine: Literal["cpu"] = "cpu",
+        machine: str = "cpu",
         dtype: str | None = None,
         max_batch: int = Settings.max_batch,
         max_model_len: int | None = None,
@@ -73,15 +74,13 @@ class Engine:
         max_waiting: int = MAX_WAITING,
         workers: int | None = None,
     ) -> None:
-        if machine != "cpu":
-            raise UserError(f"There is no machine {machine!r} to serve on: take 'cpu'.")
+        target = target_of(machine)
         loaded = model if isinstance(model, LoadedModel) else load(model, dtype)
         settings = Settings(
             max_batch, max_model_len, kv_memory, prefill_chunk, mixed_chunk, page, prefix_cache
         )
-        shape, limits = plan_capacity(loaded, settings)
-        threads = usable_cores() if workers is None else workers
-        runner = CpuRunner(loaded, shape, limits, widths(limits), threads)
+        shape, limits = plan_capacity(loaded, settings, target)
+        runner = StepRunner(loaded, shape, limits, widths(limits), workers, target)
         self._start(runner, loaded.tokenizer, loaded.name, loaded.config.vocab, max_waiting)
 
     @classmethod
@@ -276,6 +275,7 @@ class Engine:
                 self._read(wait=not self._core.scheduler.busy)
                 if self._core.scheduler.busy:
                     self._began(self._core.step())
+            self._read(wait=False)
             for job in self._core.jobs:
                 self._core.cancel(job)
             self._core.scheduler.check()

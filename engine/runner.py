@@ -1,6 +1,6 @@
 """Executes the scheduler's plans: moves pages, fills page tables, runs the step, hands out logits.
 
-`Runner` is all that the core knows of a machine. `CpuRunner` is the one on the CPU.
+`Runner` is all that the core knows of a machine; `StepRunner` is one over any target's machines.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from mkport.engine.load import LoadedModel
 from mkport.engine.scheduler import Limits
 from mkport.engine.sequence import Copy, Plan, Restore, Save
 from mkport.engine.steps import Steps
+from mkport.engine.target import CPU, Target
 from mkport.machines.cpu.machine import Stuck
 from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
 from mkport.trace import Trace
@@ -48,9 +49,9 @@ class Runner(Protocol):
         ...
 
 
-class CpuRunner:
-    """The CPU machine. `shape` is a step of one token for each sequence; `widths` are the rows of
-    the machines that run it, ascending: the widest holds a token for each sequence and a chunk."""
+class StepRunner:
+    """Machines of a target. `shape` is a step of one token for each sequence; `widths` are the rows
+    of the machines, ascending, the last the most that the limits allow."""
 
     def __init__(
         self,
@@ -58,21 +59,19 @@ class CpuRunner:
         shape: StepShape,
         limits: Limits,
         widths: Sequence[int],
-        workers: int,
+        workers: int | None = None,
+        target: Target = CPU,
     ) -> None:
         self.limits = limits
-        self.workers = workers
+        self.workers = target.workers() if workers is None else workers
         most = limits.sequences + limits.prompt_logits
         shapes = [replace(shape, rows=w, logits=min(w, most)) for w in widths]
-        self._steps = Steps(model, shapes, workers)
-        graph = self._steps.planned[0].schedule.graph
-        arrays = self._steps.machines[0].tensors
+        self._steps = Steps(model, shapes, self.workers, target)
+        nodes = self._steps.planned[0].schedule.graph.nodes
         self._tables = list(self._steps.tables.values())
-        self._caches: list[list[np.ndarray]] = [
-            [arrays[name] for name in sorted(_caches_of(graph.nodes, table))]
-            for table in self._steps.tables
-        ]
-        self._caption = f"measured on {cpu_model()}, {workers} threads: a step of {model.name}"
+        self._caches = [sorted(_caches_of(nodes, table)) for table in self._steps.tables]
+        self._place = f"{self.workers} {'threads' if target.name == 'cpu' else 'workers'}"
+        self._model = model.name
         self._traced: tuple[int, int] = (0, 0)  # tokens and sequences of the last step
 
     def run(self, plan: Plan, trace: bool = False) -> np.ndarray:
@@ -101,28 +100,32 @@ class CpuRunner:
     def trace(self) -> Trace:
         """See `Runner`."""
         tokens, sequences = self._traced
-        caption = f"{self._caption}, {tokens} tokens of {sequences} sequences"
-        return collect(self._steps.last, caption)
+        return collect(
+            self._steps.last,
+            f"measured on {cpu_model()}, {self._place}: a step of {self._model}, {tokens} tokens "
+            f"of {sequences} sequences",
+        )
 
     def close(self) -> None:
         """See `Runner`."""
         self._steps.close()
 
     def _move(self, move: Save | Restore | Copy) -> None:
+        steps = self._steps
         if isinstance(move, Copy):
-            for cache in self._caches[move.pool]:
-                cache[move.target] = cache[move.source]
+            for name in self._caches[move.pool]:
+                steps.copy(name, move.source, move.target)
         elif isinstance(move, Save):
-            move.sequence.saved = [
-                [cache[pages] for cache in caches]
-                for caches, pages in zip(self._caches, move.pages, strict=True)
-            ]
+            move.sequence.saved = {
+                name: steps.save(name, pages)
+                for names, pages in zip(self._caches, move.pages, strict=True)
+                for name in names
+                if pages
+            }
         else:
-            for caches, pages, saved in zip(
-                self._caches, move.pages, move.sequence.saved, strict=True
-            ):
-                for cache, contents in zip(caches, saved, strict=True):
-                    cache[pages] = contents
+            for names, pages in zip(self._caches, move.pages, strict=True):
+                for name in names if pages else ():
+                    steps.restore(name, pages, move.sequence.saved[name])
             move.sequence.saved = None
 
 

@@ -21,13 +21,15 @@ class Limits:
     context: int  # positions a sequence can reach; no less fits into the pools
     page: int  # keys in a page
     pools: tuple[tuple[int, int], ...]  # (pages, window in keys or 0) of each
-    sequences: int  # that run side by side
+    sequences: int  # that run side by side, each with a row of a step
+    rows: int  # tokens that a step holds
     chunk: int  # prompt tokens of a step while nobody decodes
     mixed_chunk: int  # and while somebody does: bounds the pause that a prompt adds to a token
     prompt_logits: int = 1  # prompt rows whose logits a step can give, beside one of each sequence
     prefix_cache: bool = True
 
     def __post_init__(self) -> None:
+        assert self.rows >= self.sequences, "every sequence has a row"
         pages = -(-self.context // self.page)
         for size, window in self.pools:
             needed = min(pages, window_pages(window, self.page)) if window else pages
@@ -39,7 +41,8 @@ class _Budget:
     """What a step can still take."""
 
     chunk: int  # prompts are cut at multiples of it
-    tokens: int  # of prompts
+    rows: int
+    tokens: int  # of prompts: rows of those who decode are kept for them
     logits: int  # of prompt rows
 
 
@@ -69,9 +72,9 @@ class Scheduler:
     def plan(self) -> Plan:
         """The next step, empty when nothing is left. Asserts that it brings somebody forward."""
         plan = Plan()
-        decoding = any(sequence.remaining == 1 for sequence in self.running)
-        chunk = self.limits.mixed_chunk if decoding else self.limits.chunk
-        budget = _Budget(chunk, chunk, self.limits.prompt_logits)
+        decoding = sum(sequence.remaining == 1 for sequence in self.running)
+        chunk, rows = self.limits.mixed_chunk if decoding else self.limits.chunk, self.limits.rows
+        budget = _Budget(chunk, rows, min(chunk, rows - decoding), self.limits.prompt_logits)
         at = 0
         while at < len(self.running):  # whoever is preempted stands further back
             sequence = self.running[at]
@@ -125,8 +128,8 @@ class Scheduler:
 
     def _wants(self, sequence: Sequence, budget: _Budget) -> int:
         """How many tokens the sequence would run if there were pages for all."""
-        start, count = sequence.computed, sequence.remaining
-        if count > 1:
+        start, count = sequence.computed, min(sequence.remaining, budget.rows)
+        if sequence.remaining > 1:
             count = min(count, budget.tokens, budget.chunk - start % budget.chunk)
         if _gives_all_logits(sequence):
             count = min(count, budget.logits)
@@ -140,6 +143,7 @@ class Scheduler:
         for pool, block, page in self.holdings.extend(sequence, count):
             plan.entries.append((pool, sequence.row, block, page))
         wanted = int(count == sequence.remaining)
+        budget.rows -= count
         if sequence.remaining > 1:
             budget.tokens -= count
         if _gives_all_logits(sequence):
@@ -160,7 +164,7 @@ class Scheduler:
 
         Each leaves a page for every running sequence to grow by, lest it be preempted at once.
         """
-        while self.preempted and self._rows:
+        while self.preempted and self._rows and budget.rows:
             sequence = self.preempted[0]
             pages = self.holdings.restore(sequence, len(self.running))
             if pages is None:
@@ -172,7 +176,7 @@ class Scheduler:
         if self.preempted:
             return
         for sequence in list(self.waiting):
-            if not self._rows or not budget.tokens:
+            if not self._rows or not budget.rows or not budget.tokens:
                 return
             if _is_led(sequence):
                 continue

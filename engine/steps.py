@@ -111,6 +111,20 @@ class Steps:
         self.last = machine
         yield from self._arrays.follow(machine, len(tokens), self.planned[0].shape.context, steps)
 
+    def save(self, name: str, places: list[int]) -> np.ndarray:
+        """A copy, on the host, of these places of a tensor's first axis."""
+        tensor = self._arrays.tensors[name]
+        return np.stack([self._arrays.read(tensor[place]).copy() for place in places])
+
+    def restore(self, name: str, places: list[int], contents: np.ndarray) -> None:
+        """Fills places with what `save` returned."""
+        self._arrays.write(name, places, contents)
+
+    def copy(self, name: str, source: int, target: int) -> None:
+        """Copies one place of a tensor's first axis to another."""
+        tensor = self._arrays.tensors[name]
+        tensor[target] = tensor[source]
+
     def close(self) -> None:
         """Ends the machines' threads."""
         for machine in self.machines:

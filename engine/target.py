@@ -1,6 +1,7 @@
 """Where a model's steps run: how each machine's steps are dealt and composed, and where its tensors
 lie. What is done with them is the same everywhere; the GPU's target stands in `cuda_target`."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -63,6 +64,10 @@ class Arrays(Protocol):
         """A tensor, or a part of one, for the host; the next step may overwrite it."""
         ...
 
+    def write(self, name: str, places: list[int], contents: np.ndarray) -> None:
+        """Fills these places of a tensor's first axis from the host."""
+        ...
+
     def follow(self, machine: Any, rows: int, context: int, steps: int) -> Iterator[np.ndarray]:
         """Runs steps of the machine's first rows, each row's choice its next token; yields each
         step's choices, int32 [rows]. No row goes beyond the context."""
@@ -75,9 +80,14 @@ class Target(Protocol):
     name: str
     share: Share  # how tiles are dealt to its workers
     chunk: int  # prompt tokens in one step
+    most_rows: int | None  # tokens in one step; None: any number
 
     def workers(self) -> int:
         """As many as it has room for."""
+        ...
+
+    def free_memory(self, model: LoadedModel) -> int:
+        """Bytes that are left for a cache beside the model's weights."""
         ...
 
     def compose(self, ops: Iterable[Op], shape: StepShape, title: str) -> Any: ...
@@ -113,6 +123,10 @@ class HostArrays:
         """The array itself."""
         return array
 
+    def write(self, name: str, places: list[int], contents: np.ndarray) -> None:
+        """See `Arrays`."""
+        self.tensors[name][places] = contents
+
     def follow(self, machine: Machine, rows: int, context: int, steps: int) -> Iterator[np.ndarray]:
         """See `Arrays`."""
         for _ in range(steps):
@@ -138,11 +152,16 @@ class CpuTarget:
     """Threads, on Numba code."""
 
     name, chunk = "cpu", 64
+    most_rows: int | None = None
     share: Share = "blocks"
 
     def workers(self) -> int:
         """One a usable core."""
         return usable_cores()
+
+    def free_memory(self, model: LoadedModel) -> int:
+        """What the system has free; the weights' pages may be counted as such already."""
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def compose(self, ops: Iterable[Op], shape: StepShape, title: str) -> Program:
         """One Python file."""
@@ -163,11 +182,16 @@ class HostTarget:
     """The CUDA source on the host's processor: slow, for tests and for looking closely."""
 
     name, chunk = "host", MAX_ROWS
+    most_rows: int | None = MAX_ROWS
     share: Share = "strided"
 
     def workers(self) -> int:
         """A few: they run in turns."""
         return 3
+
+    def free_memory(self, model: LoadedModel) -> int:
+        """What the system has free."""
+        return CPU.free_memory(model)
 
     def compose(self, ops: Iterable[Op], shape: StepShape, title: str) -> CudaProgram:
         """One CUDA file for steps of this many rows."""

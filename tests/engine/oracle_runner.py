@@ -70,8 +70,7 @@ class OracleRunner:
             self.write(part)
             read[part.sequence] = self._read(part)
         self.widest = max(self.widest, plan.tokens)
-        budget = self.limits.sequences + max(self.limits.chunk, self.limits.mixed_chunk)
-        assert plan.tokens <= budget, "more rows than the widest machine has"
+        assert plan.tokens <= self.limits.rows, "more rows than the widest machine has"
         assert len({id(part.sequence) for part in plan.parts}) == len(plan.parts)
         states = [state for part in plan.parts for state in read[part.sequence]]
         assert len(states) <= self.limits.sequences + self.limits.prompt_logits

@@ -28,6 +28,7 @@ SMALL = Limits(
     page=PAGE,
     pools=((30, 0), (20, 10)),
     sequences=5,
+    rows=21,
     chunk=16,
     mixed_chunk=6,
     prompt_logits=3,
@@ -158,6 +159,7 @@ SIZES = {
     "page above the window": limits(page=16, pools=((7, 0), (6, 7))),
     "window of whole pages": limits(pools=((30, 0), (20, 8))),
     "one at a time": limits(sequences=1, pools=((24, 0), (6, 10)), chunk=1, mixed_chunk=1),
+    "few rows": limits(rows=5),
     "no cache": limits(prefix_cache=False),
 }
 

@@ -21,7 +21,7 @@ from mkport.engine.tokenizer import Tokenizer
 from mkport.errors import UserError
 from tests.engine.oracle_runner import VOCAB, OracleRunner, continued
 
-LIMITS = Limits(context=64, page=4, pools=((20, 0), (16, 10)), sequences=3, chunk=8, mixed_chunk=4)
+LIMITS = Limits(64, 4, ((20, 0), (16, 10)), sequences=3, rows=11, chunk=8, mixed_chunk=4)
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 
 

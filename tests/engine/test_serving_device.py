@@ -1,0 +1,37 @@
+"""The engine over the CUDA source, in the host build and on a GPU: shared pages, copies of pages,
+pages in host memory and back, and the tokens of the CPU machine."""
+
+from pathlib import Path
+
+import pytest
+
+from mkport.engine.engine import Engine, collect
+from mkport.engine.load import load
+from mkport.engine.request import Sampling
+from mkport.engine.synth import synthesise
+from tests.engine.checkpoints import one_program, prompts_of
+from tests.engine.test_decoder_device import on  # noqa: F401
+
+TOKENS, PAGE = 28, 16
+LENGTHS = (15, 17, 25, 33)  # about a page, and the window of 24
+
+
+def test_it_says_what_the_cpu_says(tmp_path: Path, on: str) -> None:  # noqa: F811
+    synthesise("cohere2", "tiny", tmp_path / "model", "f32", seed=2)
+    model = load(str(tmp_path / "model"))
+    prompts = prompts_of(LENGTHS, 288)
+    sampling = Sampling(TOKENS, temperature=0.0, ignore_eos=True)
+    one = model.config.layers * 2 * model.config.kv_width * 64 * 4  # bytes of a full context
+    sizes = {"max_model_len": 64, "page": PAGE, "kv_memory": 2 * one}
+    with one_program(), Engine(model, max_batch=1, workers=2, **sizes) as engine:  # type: ignore[arg-type]
+        expected = [collect(engine.submit(ids, sampling))[0].ids for ids in prompts]
+    with Engine(model, machine=on, max_batch=4, **sizes) as engine:  # type: ignore[arg-type]
+        streams = [engine.submit(ids, sampling) for ids in prompts]
+        assert [collect(stream)[0].ids for stream in streams] == expected
+        choices = engine.submit(prompts[1], sampling, n=3)
+        assert [out.ids for out in collect(choices, 3)] == [expected[1]] * 3
+        again = engine.submit(prompts[1], sampling)
+        assert collect(again)[0].ids == expected[1]
+        assert again.accepted is not None and again.accepted.cached_tokens == PAGE
+        stats = engine.stats()
+    assert stats.preemptions > 0
