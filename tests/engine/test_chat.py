@@ -98,6 +98,8 @@ def test_calls_in_the_history_need_no_tools_in_the_request(demo_tokenizer: Token
         ("{% if tools is not none %}x{% endif %}", True),
         ("{% set tools = [] %}{{ tools }}", False),
         ("{% generation %}{{ tools }}{% endgeneration %}", True),
+        ("{% if not tools is defined %}{% set tools = none %}{% endif %}{{ tools }}", True),
+        ("{% macro f() %}{{ tools }}{% endmacro %}{{ f() }}", True),
         ("{% if %}", True),
     ],
 )

@@ -232,7 +232,8 @@ def test_nothing_wanted_is_no_grammar_and_plain_cannot_be_forced() -> None:
 def test_a_schema_that_is_not_implemented_is_refused_where_it_is_a_promise(
     grammars: tuple[Grammars, Tokenizer], form: str, choice: str
 ) -> None:
-    schema = {"type": "object", "propertyNames": {}, "oneOf": [{"required": ["x"]}]}
+    either = [{"properties": {name: {"type": "string"}}, "required": [name]} for name in "xy"]
+    schema = {"type": "object", "propertyNames": {}, "oneOf": either}
     function: dict[str, Any] = {"name": "my_tool", "parameters": schema}
     for strict in (True, False):
         tools = [{"type": "function", "function": {**function, "strict": strict}}]
