@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-COLOURS = {"megakernel": "#2b6cb0", "separate kernels": "#90cdf4", "PyTorch": "#a0aec0"}
+COLOURS = ("#2b6cb0", "#90cdf4", "#a0aec0", "#cbd5e0")
 
 
 def table(report: Mapping[str, Any]) -> str:
@@ -45,10 +45,12 @@ def _said(verdict: Mapping[str, Any]) -> str:
     if "same_bits_as_megakernel" in verdict:
         same = "same bits" if verdict["same_bits_as_megakernel"] else "OTHER BITS"
         parts.append(f"{same} as the megakernel, {verdict['launches']} ops")
-    if "rms" in verdict:
-        parts.append(f"off float32 by {verdict['rms']:.1e}")
     if "ok" in verdict:
-        parts.append("lawful" if verdict["ok"] else "NOT LAWFUL")
+        said = {True: "lawful", False: "NOT LAWFUL", None: "no clear row"}[verdict["ok"]]
+        errors = f"{verdict['error']:.1e} of {verdict['allowed']:.1e}"
+        parts.append(f"{said} in {verdict['layers']} layers ({errors})")
+    elif "finite" in verdict:
+        parts.append("finite" if verdict["finite"] else "NOT FINITE")
     return ", ".join(parts)
 
 
@@ -66,7 +68,7 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
     for place, name in enumerate(names):
         speeds = [b["batch"] / statistics.median(b["samples"][name]) for b in batches]
         at = [i + (place - (len(names) - 1) / 2) * width for i in range(len(batches))]
-        bars = axes.bar(at, speeds, width * 0.92, label=name, color=COLOURS.get(name))
+        bars = axes.bar(at, speeds, width * 0.92, label=name, color=COLOURS[place])
         axes.bar_label(bars, fmt="%.0f", fontsize=8)
     sheet = report["datasheet_bytes_per_s"] or report["read_bytes_per_s"]
     for i, batch in enumerate(batches):

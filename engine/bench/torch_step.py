@@ -1,8 +1,10 @@
 """A decode step in plain PyTorch on a machine's own weights: the baseline of the GPU benchmark, and
 in float32 what both are held to. Written for the Cohere families, dense and with experts.
 
-The step is what a careful user would write: torch.compile on a layer, grouped products for the
-experts, one key-value cache without pages, one CUDA graph. PyTorch is imported when one is made.
+The step is what a careful user would write: torch.compile on a layer, one key-value cache without
+pages, one CUDA graph; for the experts either grouped products, which read each chosen expert once,
+or gathered rows, which a compiler can fuse with their products. PyTorch is imported when one is
+made.
 """
 
 from collections.abc import Mapping
@@ -53,26 +55,39 @@ class TorchStep:
         flat = pages.transpose(1, 2).reshape(rows, heads, count * page, dim)
         return flat[:, :, : self.context].contiguous()
 
-    def capture(self) -> Any:
+    def capture(self, form: str) -> Any:
         """The compiled step as a CUDA graph; `.replay()` runs it, `.logits` is its output."""
         import torch
 
         torch._dynamo.config.cache_size_limit = 64
+        # of the compiler's own choices the fastest; one row's products become fused reductions
+        torch._inductor.config.coordinate_descent_tuning = True
         layer = torch.compile(_layer, dynamic=False)
         ends = torch.compile(_ends, dynamic=False)
         stream = torch.cuda.Stream()
         with torch.no_grad(), torch.cuda.stream(stream):
             for _ in range(3):
-                self.run(torch.bfloat16, layer, ends)
+                self.run(torch.bfloat16, layer, ends, form)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.no_grad(), torch.cuda.graph(graph, stream=stream):
-            logits = self.run(torch.bfloat16, layer, ends)
+            logits = self.run(torch.bfloat16, layer, ends, form)
         graph.logits = logits
         return graph
 
-    def run(self, dtype: Any, layer: Any = None, ends: Any = None) -> Any:
-        """The logits [rows, vocabulary] of a step in `dtype`: bfloat16, or float32 as the truth."""
+    def run(
+        self,
+        dtype: Any,
+        layer: Any = None,
+        ends: Any = None,
+        form: str = "gathered",
+        margins: list[Any] | None = None,
+    ) -> Any:
+        """The logits [rows, vocabulary] of a step in `dtype`: bfloat16, or float32 as the truth.
+
+        `margins` gets, for each layer with experts, by how much the last chosen expert's score
+        leads the next one's, in deviations of the scores: [rows].
+        """
         config, weights = self.config, self._weights
         x = weights["model.embed_tokens.weight"][self._tokens].to(dtype)
         for number in range(config.layers):
@@ -81,7 +96,8 @@ class TorchStep:
             angles = (self._cos, self._sin) if config.rotated[number] else None
             kind = config.windows[number], bool(config.dense[number])  # one compilation a kind
             k, v = self._caches[number]
-            x = (layer or _layer)(x, own, k, v, angles, config, kind, self.context - 1)
+            place = self.context - 1
+            x = (layer or _layer)(x, own, k, v, angles, config, kind, place, form, margins)
         return (ends or _ends)(
             x, weights["model.norm.weight"], weights["model.embed_tokens.weight"], config
         )
@@ -121,7 +137,7 @@ def _rotate(x: Any, angles: Any) -> Any:
 
 def _layer(
     x: Any, w: Mapping[str, Any], k_cache: Any, v_cache: Any, angles: Any, config: CohereConfig,
-    kind: tuple[int, bool], position: int,
+    kind: tuple[int, bool], position: int, form: str, margins: list[Any] | None,
 ) -> Any:  # fmt: skip
     import torch
     import torch.nn.functional as F
@@ -148,7 +164,7 @@ def _layer(
     a = a.reshape(rows, -1) @ w["self_attn.o_proj.weight"].to(dtype).T
     if dense:
         return x + a + _gated(h, w, "mlp")
-    f = _experts(h, w, config)
+    f = _experts(h, w, config, form, margins)
     if config.shared:
         f = f + _gated(h, w, "mlp.shared_experts")
     return torch.add(x + a, f)
@@ -163,13 +179,18 @@ def _gated(h: Any, w: Mapping[str, Any], prefix: str) -> Any:
     return (F.silu(h @ gate.T) * (h @ up.T)) @ down.T
 
 
-def _experts(h: Any, w: Mapping[str, Any], config: CohereConfig) -> Any:
+def _experts(
+    h: Any, w: Mapping[str, Any], config: CohereConfig, form: str, margins: list[Any] | None
+) -> Any:
     import torch
     import torch.nn.functional as F
 
     e = config.experts
     assert e is not None
     scores = (h @ w["mlp.gate.weight"].to(h.dtype).T).float()
+    if margins is not None:
+        best = scores.topk(e.top + 1, dim=-1).values
+        margins.append((best[:, -2] - best[:, -1]) / scores.std(-1))
     top, ids = scores.topk(e.top, dim=-1)  # [rows, top]
     chosen = torch.softmax(scores, -1).gather(-1, ids) if e.softmax else torch.sigmoid(top)
     if e.renormalise:
@@ -183,6 +204,10 @@ def _experts(h: Any, w: Mapping[str, Any], config: CohereConfig) -> Any:
                 gate, up = (both[expert].to(h.dtype) @ h[row]).chunk(2)
                 out[row] += weight * (down[expert].to(h.dtype) @ (F.silu(gate) * up))
         return out
+    if form == "gathered":
+        gate, up = (both[ids] * h[:, None, None, :]).sum(-1).chunk(2, dim=-1)  # [rows, top, ffn]
+        y = (down[ids] * (F.silu(gate) * up)[:, :, None, :]).sum(-1)  # [rows, top, hidden]
+        return (y * chosen[:, :, None]).sum(1)
     order = ids.flatten().argsort(stable=True)
     token = order // e.top
     experts = torch.arange(e.experts, device=h.device)

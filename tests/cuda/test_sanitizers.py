@@ -1,13 +1,17 @@
-"""The host build under the address and undefined-behaviour sanitizers, each in its own process."""
+"""The host build under the address and undefined-behaviour sanitizers, each in its own process; on
+a GPU, small steps under NVIDIA's sanitizer."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from mkport.compose.cuda import compose_cuda
 from mkport.machines.host.build import compiler
+from mkport.testing import sanitize, tiny
 
 ROOT = Path(__file__).parents[2]
 CODE = """
@@ -62,3 +66,20 @@ def test_undefined_behaviour_is_found() -> None:
     done = run((STORE, STORE.replace("y.v[i]", "y.v[i] + float((2147483647 - 95 + a.n) >> 31)")))
     assert "finished" not in done.stdout
     assert "runtime error: signed integer overflow" in done.stderr
+
+
+@pytest.mark.parametrize("tool", sanitize.TOOLS)
+def test_the_faults_for_the_gpu_s_sanitizers_can_be_planted(tool: str) -> None:
+    source = compose_cuda(tiny.library(), "bf16", "bf16").source
+    fault = sanitize.FAULTS[tool]
+    assert source.count(fault.before) == 1
+    assert fault.after != fault.before
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which(sanitize.TOOL) is None, reason="no compute-sanitizer")
+@pytest.mark.parametrize("tool", sanitize.TOOLS)
+def test_a_small_step_is_clean_on_the_gpu_and_a_fault_is_found(tool: str) -> None:
+    assert sanitize.sanitize(tool, "cohere2_moe") == 0
+    assert sanitize.sanitize(tool, "cohere2_moe", tool) > 0

@@ -5,6 +5,7 @@ chain of steps that feed each other is the same as steps one by one.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -12,15 +13,21 @@ import numpy as np
 import pytest
 
 from mkport.compose.cuda import CudaProgram, compose_cuda
+from mkport.declare import RECORD
 from mkport.engine import cuda_target as cuda_target_module
+from mkport.engine import steps as steps_module
 from mkport.engine import target as target_module
 from mkport.engine.decoder import Decoder
+from mkport.engine.evaluate import perplexity
 from mkport.engine.load import LoadedModel, load
 from mkport.engine.sampled import GREEDY, Draw
 from mkport.engine.synth import synthesise
 from mkport.errors import UserError
+from mkport.machines.cpu.machine import Stuck
 from mkport.machines.host.build import compiler
 from mkport.models.sizes import TINY
+from mkport.plan import Graph, Schedule, deal
+from mkport.plan.deal import Share
 from mkport.testing import tiny
 from tests.engine.checkpoints import one_program
 
@@ -138,6 +145,50 @@ def test_a_row_that_is_not_finite_chooses_nothing_and_harms_no_other(
         found = [chosen.tolist() for chosen in decoder.follow([(0, 0, 7), (1, 3, 7)], 4)]
     assert [[first] for first, _ in found] == wanted
     assert [second for _, second in found] == [-1] * 4
+
+
+def test_many_runs_give_the_same_bits(written: Path, on: str) -> None:
+    """In the host build each run interleaves its workers in another order."""
+    given = model(written, "cohere2_moe", "bf16")
+    seen = set()
+    with Decoder(given, on=on, batch=3, context=64) as decoder:
+        for _ in range(20 if on == "cuda" else 3):
+            tokens, bits = decoded(decoder, range(3))
+            seen.add((tokens.tobytes(), bits))
+    assert len(seen) == 1
+
+
+def test_perplexity_is_the_cpu_machine_s(written: Path, on: str) -> None:
+    ids = [int(i) for i in np.random.default_rng(1).integers(0, 288, 70)]
+    for dtype, off in (("f32", 1e-5), ("bf16", 1e-3)):
+        given = model(written, "qwen3_moe", dtype)
+        with one_program(), Decoder(given, context=32, all_logits=True) as decoder:
+            wanted = perplexity(decoder, ids, 32)
+        with Decoder(given, on=on, context=32, all_logits=True) as decoder:
+            found = perplexity(decoder, ids, 32)
+        assert abs(found.nll / wanted.nll - 1) < off
+
+
+def test_a_lost_signal_ends_the_step_and_the_chain_in_the_stuck_frontier(
+    written: Path, on: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(graph: Graph, workers: int, share: Share) -> Schedule:
+        schedule = deal(graph, workers, share)
+        names = [node.label for node in schedule.graph.nodes]
+        lists = [records.copy() for records in schedule.lists]
+        at = RECORD["node"].first
+        record = next(r for records in lists for r in records if names[r[at]] == "embed")
+        record[RECORD["signal"].first] = -1
+        return replace(schedule, lists=tuple(lists))
+
+    monkeypatch.setattr(steps_module, "deal", broken)
+    monkeypatch.setattr(steps_module, "verify", lambda schedule: None)
+    with Decoder(model(written, "llama"), on=on, context=32) as decoder:
+        for _ in range(2):
+            with pytest.raises(Stuck, match="layer 0 / norm .* waits for counter .* 1 missing"):
+                decoder.step([(0, 0, 7)], [0])
+            with pytest.raises(Stuck, match="layer 0 / norm .* waits"):
+                list(decoder.follow([(0, 0, 7)], 4))
 
 
 def test_an_unknown_machine_is_refused(written: Path) -> None:

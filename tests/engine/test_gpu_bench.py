@@ -27,8 +27,10 @@ REPORT: dict[str, Any] = {
                 "PyTorch": {"of_measured_read": 0.25, "of_datasheet": 0.2},
             },
             "verdicts": {
-                "megakernel": {"same_bits_in_runs": 4, "rms": 0.01, "ok": True},
-                "PyTorch": {"rms": 0.02},
+                "megakernel": {
+                    "same_bits_in_runs": 4, "ok": True, "layers": 3, "error": 0.1, "allowed": 0.2,
+                },
+                "PyTorch": {"finite": True},
             },
         }
     ],
@@ -52,18 +54,27 @@ def test_the_plain_step_is_the_cpu_machine_s(tmp_path: Path, family: str) -> Non
         _, logits = decoder.step(rows, [0, 1])
         step = TorchStep(decoder.model.config, decoder.machine.tensors, 2, 40)  # type: ignore[arg-type]
         with torch.no_grad():
-            plain = step.run(torch.float32).numpy()
+            margins: list[Any] = []
+            plain = step.run(torch.float32, margins=margins).numpy()
+            rough = step.run(torch.bfloat16, form="gathered").float().numpy()
         assert np.abs(plain - logits).max() < 1e-3 * np.abs(logits).max()
         assert (plain.argmax(1) == logits.argmax(1)).all()
+        assert np.abs(rough - plain).max() < 0.1 * np.abs(plain).max()
+        assert len(margins) == (4 if family == "cohere2_moe" else 0)
+        assert all((lead > 0).all() and lead.shape == (2,) for lead in margins)
 
 
 def test_the_table_says_what_was_measured_and_compared() -> None:
     text = table(REPORT)
-    assert "| 2 | megakernel | 0.500 | 4000 | 40 % | 50 % | 1.00 | 4 runs, same bits, off" in text
-    assert "lawful" in text and "NOT" not in text
+    assert (
+        "| 2 | megakernel | 0.500 | 4000 | 40 % | 50 % | 1.00 | 4 runs, same bits, lawful in"
+        in text
+    )
+    assert "lawful in 3 layers (1.0e-01 of 2.0e-01)" in text and "NOT" not in text
     wrong = REPORT["batches"][0]["verdicts"]["megakernel"] | {"ok": False}
-    batch = REPORT["batches"][0] | {"verdicts": {"megakernel": wrong, "PyTorch": {"rms": 0.02}}}
+    batch = REPORT["batches"][0] | {"verdicts": {"megakernel": wrong, "PyTorch": {"finite": False}}}
     assert "NOT LAWFUL" in table(REPORT | {"batches": [batch]})
+    assert "NOT FINITE" in table(REPORT | {"batches": [batch]})
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
