@@ -150,7 +150,7 @@ def _schema(parameters: Mapping[str, Any] | None, strict: bool) -> str:
     what the library has not implemented is passed over, and oneOf is taken as anyOf."""
     if not parameters:
         parameters = {"properties": {}, "additionalProperties": False}
-    options = {**COMPACT, **({} if strict else {"lenient": True, "coerce_one_of": True})}
+    options = {**COMPACT, **({} if strict else {"lenient": True})}
     return json.dumps({"type": "object", **parameters, "x-guidance": options})
 
 
