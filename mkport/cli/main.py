@@ -37,6 +37,7 @@ VERBS = {
     "check": Verb("mkport.cli.check", BUILD, "Hold ops to their oracles, unit by unit."),
     "new": Verb("mkport.cli.new", BUILD, "Start an op of your own, with files that pass."),
     "compose": Verb("mkport.cli.compose", BUILD, "Write a model's megakernel as one file."),
+    "port": Verb("mkport.cli.port", BUILD, "Make a task of a CUDA kernel, or say why not."),
     "verify": Verb("mkport.cli.verify", BUILD, "Prove a schedule safe, or say why it is not."),
     "trace": Verb("mkport.cli.trace", LOOK, "Record a step: timeline, Perfetto file, summary."),
     "inspect": Verb(

@@ -10,7 +10,7 @@ from mkport.declare.valid import Shared
 from mkport.plan.graph import Graph, Node
 from mkport.verify.report import Problem
 
-_STORED_AS = {dtype: (dtype,) for dtype in DTYPE_BYTES}
+_STORED_AS: dict[str, tuple[str, ...]] = {dtype: (dtype,) for dtype in DTYPE_BYTES}
 _STORED_AS |= {"weight": ("bf16", "f32"), "kv": ("bf16", "f32")}
 _ONE_USE = ("input", "scratch")
 

@@ -8,6 +8,7 @@ import ctypes
 import importlib.util
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,6 +29,7 @@ class Compiled:
     registers: dict[str, int]  # a thread
     spills: dict[str, int]  # bytes stored and loaded, a thread; of called functions too, as
     # which the registers that a call saves count as well
+    ptx: str = ""
 
 
 class Nvrtc:
@@ -48,9 +50,18 @@ class Nvrtc:
         self.version = (major.value, minor.value)
 
     def compile(
-        self, source: str, arch: str, name: str = "megakernel.cu", lines: bool = False
+        self,
+        source: str,
+        arch: str,
+        name: str = "megakernel.cu",
+        lines: bool = False,
+        instances: Sequence[str] = (),
+        include: Sequence[Path] = (),
     ) -> Compiled:
         """Compiles for an architecture such as "sm_90a"; with `lines` the code knows its lines.
+
+        `instances` names templates to instantiate ("softmax<float, 4>"), `include` folders to
+        search.
 
         Raises UserError with the compiler's words when it refuses the text or the architecture.
         """
@@ -61,13 +72,17 @@ class Nvrtc:
         try:
             options = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v"]
             options += ["-lineinfo"] if lines else []
+            options += [f"--include-path={folder}" for folder in include]
+            for instance in instances:
+                self._call("AddNameExpression", program, instance.encode())
             array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
             state = self._library.nvrtcCompileProgram(program, len(options), array)
             log = self._bytes(program, "ProgramLog").decode(errors="replace").rstrip("\0")
             if state:
                 reason = self._library.nvrtcGetErrorString(state).decode()
                 raise UserError(f"NVRTC {self.version} refused {name} for {arch}: {reason}\n{log}")
-            return Compiled(self._bytes(program, "CUBIN"), log, *usage(log))
+            ptx = self._bytes(program, "PTX").decode(errors="replace").rstrip("\0")
+            return Compiled(self._bytes(program, "CUBIN"), log, *usage(log), ptx)
         finally:
             self._call("DestroyProgram", ctypes.byref(program))
 

@@ -1,0 +1,137 @@
+"""The verb `port`: makes a task of a CUDA kernel of one's own, or says why that cannot be."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mkport.cli.output import JsonFlag, emit
+from mkport.errors import UserError
+from mkport.port.report import Report
+
+COLOURS = {"ok": "green", "warned": "yellow", "refused": "red", "skipped": "dim"}
+
+
+def command(
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE[:KERNEL]", help="A CUDA file, and which of its kernels."),
+    ],
+    grid: Annotated[
+        str | None,
+        typer.Option("--grid", metavar="X[,Y[,Z]]", help="Blocks; else what the file launches."),
+    ] = None,
+    block: Annotated[
+        str | None,
+        typer.Option("--block", metavar="X[,Y[,Z]]", help="Threads; else what the file launches."),
+    ] = None,
+    shared: Annotated[
+        int | None,
+        typer.Option("--shared", min=0, metavar="BYTES", help="Dynamic shared memory of a block."),
+    ] = None,
+    instantiate: Annotated[
+        str | None,
+        typer.Option(
+            "--instantiate", metavar='"NAME<float, 4>"', help="The arguments of a template."
+        ),
+    ] = None,
+    immutable: Annotated[
+        str | None,
+        typer.Option(
+            "--immutable",
+            metavar="NAME,...",
+            help="Parameters that nothing writes during a step; only they keep read-only loads.",
+        ),
+    ] = None,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arg",
+            metavar="NAME=VALUE",
+            help="What original and port are run on: f32[8,512], i32[16]=0..7, 512, 1e-5, null, "
+            "x.npy, or another parameter's name. Made up when none is given.",
+        ),
+    ] = None,
+    define: Annotated[
+        list[str] | None,
+        typer.Option("--define", "-D", metavar="NAME[=VALUE]", help="A macro of the file."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="What the op is called; else as the kernel.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="DIR",
+            help="Write the op's folder here; else nothing is written.",
+        ),
+    ] = None,
+    machine: Annotated[
+        str,
+        typer.Option(
+            "--machine", metavar="host|cuda", help="Where the port is run to compare bits."
+        ),
+    ] = "host",
+    run: Annotated[
+        bool, typer.Option("--run/--no-run", help="Run original and port, and compare the bits.")
+    ] = True,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a task of a CUDA kernel, in twelve steps, or say which line is the reason it cannot be.
+
+    Exit codes: 0 ported, 3 refused, 4 the original is not well defined, 2 wrong use.
+    """
+    from mkport.port.port import port_file
+
+    path, kernel = _split(file)
+    report = port_file(
+        path,
+        kernel,
+        grid=_three("grid", grid),
+        block=_three("block", block),
+        shared=shared,
+        instantiate=instantiate,
+        immutable=[n.strip() for n in (immutable or "").split(",") if n.strip()],
+        define=dict(_definition(text) for text in define or ()),
+        arguments=list(arg) if arg else None,
+        name=name,
+        out=out,
+        run=run,
+        machine=machine,
+    )
+    emit(report.as_dict(), as_json, lambda console: _render(console, report))
+    raise typer.Exit(report.exit_code)
+
+
+def _split(file: str) -> tuple[Path, str | None]:
+    head, colon, tail = file.rpartition(":")
+    if colon and head and tail.replace("_", "a").isalnum() and not Path(file).exists():
+        return Path(head), tail
+    return Path(file), None
+
+
+def _three(option: str, text: str | None) -> tuple[int, int, int] | None:
+    from mkport.port.geometry import three
+
+    return None if text is None else three(text, option)
+
+
+def _definition(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name.strip().isidentifier():
+        raise UserError(f"--define {text!r} is no macro: write NAME or NAME=VALUE.")
+    return name.strip(), value if equals else "1"
+
+
+def _render(console, report: Report) -> None:  # type: ignore[no-untyped-def]
+    """Each step with its lines, then the verdict."""
+    from rich.text import Text
+
+    for step in report.steps:
+        head = Text(f"{step.number:2} {step.name:<16}")
+        head.append(step.state, style=COLOURS[step.state])
+        console.print(head)
+        for line in step.lines:
+            console.print(Text("     " + line), soft_wrap=True)

@@ -1,0 +1,134 @@
+"""What a port is tried on: arguments as the user writes them, or made up where nothing is given.
+
+Made-up arguments are a trial: where they do not fit the kernel, that says nothing of the kernel.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mkport.declare.case import to_bf16
+from mkport.errors import UserError
+from mkport.machines.cpu.memory import NUMPY
+from mkport.port.geometry import Geometry
+from mkport.port.kernel import Kernel, Param
+
+Arguments = dict[str, Any]
+_SPEC = re.compile(r"(\w+)\[([\d,\s]*)\](?:=(.+))?")
+_COUNTS = re.compile(r"n|N|num\w*|\w*numel\w*|total\w*|size|\w*_size|length|len|count|elements|n_\w+",
+                     re.IGNORECASE)  # fmt: skip
+TRIAL_BYTES = 1 << 20  # of each made-up tensor
+
+
+def read_arguments(given: Sequence[str], kernel: Kernel, seed: int = 0) -> Arguments:
+    """Arguments from texts such as "x=f32[8,512]", "ids=i32[16]=0..7", "n=512", "y=x", "w=null".
+
+    A tensor is random normal numbers, or bytes, unless `=LOW..HIGH` gives integers to draw from or
+    `=VALUE` one value for all; "=NAME.npy" reads a file; another parameter's name means the same
+    tensor. Raises UserError for what cannot be read, is missing or unknown.
+    """
+    rng = np.random.default_rng(seed)
+    params = {param.name: param for param in kernel.params}
+    found: Arguments = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        name = name.strip()
+        if not equals or name not in params:
+            raise UserError(
+                f"--arg {text!r} does not name a parameter of {kernel.name}; write NAME=VALUE, "
+                f"where the names are {', '.join(params)}."
+            )
+        found[name] = _value(text, value.strip(), params[name], found, rng)
+    if missing := [name for name in params if name not in found]:
+        raise UserError(
+            f"{kernel.name} has no value for {', '.join(missing)}: give --arg {missing[0]}=..., "
+            "or no --arg at all to try it on made-up values."
+        )
+    return found
+
+
+def _value(
+    text: str, value: str, param: Param, found: Mapping[str, Any], rng: np.random.Generator
+) -> Any:
+    if param.kind != "tensor":
+        try:
+            return int(value, 0) if param.kind == "int" else float(value)
+        except ValueError as error:
+            raise UserError(f"--arg {text!r}: {param.name} is a number, {param.type}.") from error
+    if value in ("null", "nullptr", "none"):
+        return None
+    if value in found and isinstance(found[value], np.ndarray):
+        return found[value]
+    if value.endswith(".npy"):
+        try:
+            return np.load(Path(value), allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise UserError(f"--arg {text!r}: {value} cannot be read: {error}.") from error
+    spec = _SPEC.fullmatch(value)
+    if spec is None or spec[1] not in NUMPY:
+        raise UserError(
+            f"--arg {text!r}: {param.name} is a tensor; write TYPE[SIZES], such as "
+            f"{param.dtype}[8,512], where the types are {', '.join(NUMPY)}; a file.npy; null; or "
+            "the name of a parameter before it."
+        )
+    shape = tuple(int(n) for n in re.findall(r"\d+", spec[2]))
+    return _filled(text, spec[1], shape, spec[3], rng)
+
+
+def _filled(
+    text: str, dtype: str, shape: tuple[int, ...], fill: str | None, rng: np.random.Generator
+) -> np.ndarray:
+    if fill is None:
+        return random_array(dtype, shape, rng)
+    between = re.fullmatch(r"(-?\d+)\.\.(-?\d+)", fill)
+    try:
+        if between:
+            values = rng.integers(int(between[1]), int(between[2]) + 1, shape).astype(np.float64)
+        else:
+            values = np.full(shape, float(fill))
+    except ValueError as error:
+        raise UserError(f"--arg {text!r}: {fill!r} is neither a value nor LOW..HIGH.") from error
+    if dtype == "bf16":
+        return to_bf16(values)
+    return values.astype(NUMPY[dtype])
+
+
+def random_array(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Random normal numbers of a storage type; small integers for integer types."""
+    if dtype in ("i32", "i64", "i16"):
+        return rng.integers(0, 4, shape).astype(NUMPY[dtype])
+    if dtype in ("u8", "i8"):
+        return rng.integers(0, 100, shape).astype(NUMPY[dtype])
+    values = rng.standard_normal(shape, np.float32)
+    return to_bf16(values) if dtype == "bf16" else values.astype(NUMPY[dtype])
+
+
+def trials(kernel: Kernel, launch: Geometry, seed: int = 0) -> Iterator[Arguments]:
+    """Made-up arguments, from roomy to tiny: tensors of 1 MiB, integers that may be sizes."""
+    gx, gy, _ = launch.grid or (1, 1, 1)
+    bx, by, _ = launch.block or (1, 1, 1)
+    across, down = gx * bx, gy * by
+    plans = (
+        {"count": across * max(down, 1) - 3 if across * down > 8 else 4, "size": 64},
+        {"count": max(across - 3, 1), "size": max(across, 16)},
+        {"count": 64, "size": 64},
+        {"count": 16, "size": 16},
+        {"count": 4, "size": 4},
+        {"count": 1, "size": 1},
+    )
+    for plan in plans:
+        rng = np.random.default_rng(seed)
+        made: Arguments = {}
+        for param in kernel.params:
+            if param.kind == "tensor":
+                size = np.dtype(NUMPY[param.dtype]).itemsize
+                made[param.name] = random_array(param.dtype, (TRIAL_BYTES // size,), rng)
+            elif param.kind == "float":
+                made[param.name] = 0.5
+            else:
+                count = bool(_COUNTS.fullmatch(param.name))
+                made[param.name] = min(plan["count" if count else "size"], 1 << 16)
+        yield made

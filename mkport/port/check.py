@@ -1,0 +1,197 @@
+"""Runs the original and its port on the same arguments, and holds the bits against each other.
+
+The port runs as tasks of a megakernel: between tasks that fill the arena with NaN, beside a second
+instance of itself, with few and many workers, its tiles in shuffled order.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mkport.compose.cuda import CudaProgram, compose_cuda
+from mkport.declare import RECORD, Op
+from mkport.plan import Graph, Schedule, deal
+from mkport.port.fill.op import OP as FILL
+from mkport.port.finding import Finding
+from mkport.port.geometry import Geometry
+from mkport.port.kernel import Kernel, Param
+from mkport.port.original import Launch, Original, run_original
+from mkport.port.run import Arrays, graph_with, outputs_of, run_schedule
+from mkport.verify import verify
+
+SCALARS: dict[str, type] = {
+    "int": np.int32, "int32_t": np.int32, "unsigned": np.uint32, "unsigned int": np.uint32,
+    "uint": np.uint32, "uint32_t": np.uint32, "short": np.int16, "int16_t": np.int16,
+    "unsigned short": np.uint16, "uint16_t": np.uint16, "char": np.int8, "signed char": np.int8,
+    "int8_t": np.int8, "unsigned char": np.uint8, "uint8_t": np.uint8, "bool": np.bool_,
+    "float": np.float32, "signed": np.int32,
+}  # fmt: skip
+CODES = {
+    "race": "MK201", "uninitialised": "MK202", "out of bounds": "MK203", "misaligned": "MK204",
+    "divergent barrier": "MK205", "early exit": "MK205", "deadlock": "MK205", "crash": "MK206",
+    "seeds": "MK207", "time limit": "MK208",
+}  # fmt: skip
+FIXES = {
+    "MK201": "Put a barrier between the two accesses, or give each thread a place of its own.",
+    "MK202": "Write it before it is read.",
+    "MK203": "Guard the access, or give a larger buffer.",
+    "MK204": "Align the address to the size of what is read there.",
+    "MK205": "Let all threads of a block reach the same barriers.",
+    "MK206": "Run it under compute-sanitizer, and mend what that says.",
+    "MK207": "Give sums a fixed order.",
+    "MK208": "Give smaller arguments, or mend the loop.",
+}
+FITS = ("MK203", "MK206", "MK208", "MK204")  # what made-up arguments may be to blame for
+
+
+@dataclass(frozen=True)
+class Check:
+    """What the runs said. `compared` counts megakernels whose bits were compared."""
+
+    findings: tuple[Finding, ...]
+    compared: int
+    lines: tuple[str, ...]
+    fits: bool = True  # the arguments: only ever false for made-up ones
+
+
+def original_launch(
+    kernel: Kernel, launch: Geometry, arguments: Mapping[str, Any], shared: int
+) -> Launch:
+    """The original's launch on arguments, by parameter."""
+    return Launch(
+        kernel=kernel.call,
+        grid=launch.grid or (1, 1, 1),
+        block=launch.block or (1, 1, 1),
+        args=tuple(_scalar(param, arguments[param.name]) for param in kernel.params),
+        shared=shared,
+        names=tuple(param.name for param in kernel.params),
+    )
+
+
+def _scalar(param: Param, value: Any) -> Any:
+    if param.kind == "tensor":
+        return value
+    kind = SCALARS.get(param.type)
+    if kind is None:
+        kind = np.uint64 if "unsigned" in param.type or param.type in ("size_t", "uint64_t") else (
+            np.int64)  # fmt: skip
+    return kind(value)
+
+
+def run_first(
+    source: str,
+    path: Path,
+    kernel: Kernel,
+    launch: Geometry,
+    arguments: Mapping[str, Any],
+    unfilled: Sequence[str],
+    shared: int,
+    seeds: int,
+    limit_s: float,
+) -> tuple[Original, tuple[Finding, ...]]:
+    """Runs the original; its fatal findings in the words of a port."""
+    made = original_launch(kernel, launch, arguments, shared)
+    empty = [arguments[name] for name in unfilled if isinstance(arguments[name], np.ndarray)]
+    done = run_original(source, [made], path=path, seeds=seeds, unfilled=empty, limit_s=limit_s)
+    found = [_translated(f) for f in done.findings if f.fatal]
+    if not done.equal and not any(f.code == "MK207" for f in found):
+        found.append(_translated_as("MK207", 0, "Runs in different orders leave different bits."))
+    return done, tuple(found)
+
+
+def _translated(finding: Any) -> Finding:
+    code = CODES.get(finding.kind, "MK206")
+    return _translated_as(code, finding.line, f"{finding.kind}: {finding.text}")
+
+
+def _translated_as(code: str, line: int, cause: str) -> Finding:
+    cause = cause[0].upper() + cause[1:]
+    return Finding(
+        code, line, 1 if line else 0,
+        cause if cause.endswith(".") else cause + ".",
+        "The original is not well defined, so that there are no bits to keep.",
+        FIXES[code], "undefined",
+    )  # fmt: skip
+
+
+def sandwich(op: Op, arguments: Mapping[str, Any], ops: Sequence[Op]) -> tuple[Graph, list[Arrays]]:
+    """Garbage, the op, garbage, the op again on arrays of its own."""
+    alone, copies = graph_with(op, arguments, ops, times=2)
+    graph = Graph(ops)
+    graph.tensors = alone.tensors
+    size = max(op.block_shared(alone.nodes[0].bound), 4) // 4 * 4
+    for number, node in enumerate(alone.nodes):
+        graph.add(FILL, f"garbage {number}", bytes=size, tiles=4)
+        graph.nodes.append(node)
+    return graph, copies
+
+
+def shuffled(graph: Graph, workers: int, seed: int) -> Schedule:
+    """The graph dealt tile by tile to random workers, each node's tiles in random order."""
+    rng = np.random.default_rng(seed)
+    base = deal(graph, workers, "strided")
+    signal, run, at = RECORD["signal"].first, RECORD["run"].first, RECORD["node"].first
+    lists: list[list[np.ndarray]] = [[] for _ in range(workers)]
+    templates: dict[int, np.ndarray] = {}
+    for records in base.lists:
+        for record in records:
+            templates.setdefault(int(record[at]), record)
+    for number in sorted(templates):
+        node = base.graph.nodes[number]
+        for tile in rng.permutation(node.tiles) if node.tiles else [-1]:
+            record = templates[number].copy()
+            record[signal + 1] = 1
+            record[run : run + 3] = (tile, 1, 1) if tile >= 0 else (0, 1, 0)
+            lists[int(rng.integers(workers))].append(record)
+    words = templates[next(iter(templates))].size
+    stacked = tuple(
+        np.stack(records) if records else np.zeros((0, words), np.int32) for records in lists
+    )
+    return Schedule(base.graph, stacked, base.counters)
+
+
+def port_program(op: Op) -> CudaProgram:
+    """A program of the op and of the one that leaves garbage behind."""
+    return compose_cuda([FILL, op], "f32", "f32", rows=1)
+
+
+def compare(
+    op: Op,
+    arguments: Mapping[str, Any],
+    wanted: Mapping[str, np.ndarray],
+    machine: str = "host",
+    orders: Sequence[tuple[int, int]] = ((1, 0), (3, 1), (7, 2)),
+    program: CudaProgram | None = None,
+) -> list[str]:
+    """Runs the port in a sandwich for each (workers, seed) of `orders`; says where bits differ."""
+    program = program or port_program(op)
+    differences = []
+    for workers, seed in orders:
+        graph, copies = sandwich(op, arguments, program.ops)
+        schedule = shuffled(graph, workers, seed) if seed else deal(graph, workers, "strided")
+        verify(schedule)
+        given = {name: array for arrays in copies for name, array in arrays.items()}
+        after = run_schedule(program, schedule, given, machine, seed)
+        nodes = [node for node in schedule.graph.nodes if node.op == op]
+        for number, node in enumerate(nodes):
+            got = outputs_of(op, arguments, node.args, after)
+            for name, array in wanted.items():
+                if array.tobytes() != got[name].tobytes():
+                    differences.append(
+                        f"{name}: {_first(array, got[name])} (instance {number}, {workers} "
+                        f"workers, order {seed})"
+                    )
+    return differences
+
+
+def _first(wanted: np.ndarray, got: np.ndarray) -> str:
+    differs = np.flatnonzero(wanted.view(np.uint8).ravel() != got.view(np.uint8).ravel())
+    at = int(differs[0]) // wanted.itemsize
+    count = len(set((differs // wanted.itemsize).tolist()))
+    return (
+        f"{count} elements differ, first [{at}]: {wanted.ravel()[at]} in the original, "
+        f"{got.ravel()[at]} in the port"
+    )

@@ -1,0 +1,194 @@
+"""What the GPU's compiler makes of a kernel and its port: registers, spills, non-coherent loads.
+
+NVRTC needs no GPU; where it is missing, or a header is, that is said and nothing is concluded. The
+machine code is read by nvdisasm where there is one; the assembler's input always.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from mkport.compose.cuda import compose_cuda
+from mkport.declare import Op
+from mkport.declare.generate import struct_name
+from mkport.errors import UserError
+from mkport.machines.cuda.nvrtc import Compiled, nvrtc
+from mkport.port.finding import Finding
+from mkport.port.kernel import Kernel
+
+ARCH = "sm_90a"
+MAX_REGISTERS = 168
+PROBE = "mk_probe"
+DISASSEMBLER = "MKPORT_NVDISASM"
+
+
+@dataclass(frozen=True)
+class Code:
+    """One kernel's machine code in numbers; -1 where that was not to be had."""
+
+    what: str  # "the original", "the port alone", "inside a megakernel"
+    registers: int
+    spills: int  # bytes
+    noncoherent: int  # loads, in the assembler's input
+    constant: int = -1  # LDG.*.CONSTANT, in the machine code
+
+
+@dataclass(frozen=True)
+class Built:
+    """What was compiled, and why not where it was not."""
+
+    codes: tuple[Code, ...]
+    version: str
+    skipped: str = ""
+    findings: tuple[Finding, ...] = ()
+
+
+def compile_port(op: Op, kernel: Kernel, original: str, immutable: bool) -> Built:
+    """Compiles the original, the port alone and the port inside a megakernel, and compares."""
+    try:
+        compiler = nvrtc()
+    except UserError as error:
+        return Built((), "", str(error))
+    version = f"NVRTC {compiler.version[0]}.{compiler.version[1]} for {ARCH}"
+    program = compose_cuda([op], "f32", "f32", rows=1)
+    include = _includes()
+    probe = (
+        f'\nextern "C" __global__ void __launch_bounds__(256) {PROBE}(const MkBox* box, int tile, '
+        f"int ring) {{\n  MkCompute c = {{}};\n  c.ring.base = mk_shared() + MK_FIXED_BYTES;\n"
+        f"  c.ring.bytes = ring;\n  struct {op.name}::compute(mk_args<{struct_name(op)}>(*box), "
+        "tile, c);\n}\n"
+    ).replace(f"struct {op.name}::", f"{op.name}::")
+    codes: list[Code] = []
+    try:
+        first = compiler.compile(
+            original, ARCH, f"{kernel.name}.cu",
+            instances=[kernel.call] if kernel.arguments else (), include=include,
+        )  # fmt: skip
+        codes.append(_code("the original", first, kernel.name))
+    except UserError as error:
+        if missing := _missing_header(str(error)):
+            return Built((), version, f"the header {missing} is not here")
+        return Built((), version, "", (_refused(kernel, "the original", str(error)),))
+    try:
+        whole = compiler.compile(program.source + probe, ARCH, include=include)
+    except UserError as error:
+        if missing := _missing_header(str(error)):
+            return Built(tuple(codes), version, f"the header {missing} is not here")
+        return Built(tuple(codes), version, "", (_refused(kernel, "the port", str(error)),))
+    codes += [
+        _code("the port alone", whole, PROBE),
+        _code("inside a megakernel", whole, "megakernel"),
+    ]
+    return Built(tuple(codes), version, "", tuple(_judged(kernel, codes, immutable)))
+
+
+def _judged(kernel: Kernel, codes: list[Code], immutable: bool) -> list[Finding]:
+    found = []
+    port = next(code for code in codes if code.what == "the port alone")
+    most = max(code.registers for code in codes[:2])
+    if most > MAX_REGISTERS:
+        found.append(
+            Finding(
+                "MK160", kernel.line, 1,
+                f"{kernel.name} needs {most} registers a thread.",
+                f"A megakernel has {MAX_REGISTERS} for each of its threads; the rest would spill to "
+                "memory.",
+                "Compute fewer outputs a thread, or split the kernel.",
+            )
+        )  # fmt: skip
+    if not immutable and (port.noncoherent > 0 or port.constant > 0):
+        count = max(port.noncoherent, port.constant)
+        found.append(
+            Finding(
+                "MK170", kernel.line, 1,
+                f"The port's machine code has {count} non-coherent loads (LDG.CONSTANT).",
+                "They may be served from before another worker's write: stale data, silently.",
+                "Name the buffers that nothing writes during a step: --immutable NAME,...; this is "
+                "a fault of the port if there are none.",
+            )
+        )  # fmt: skip
+    return found
+
+
+def _refused(kernel: Kernel, what: str, words: str) -> Finding:
+    lines = [line for line in words.splitlines() if "error" in line]
+    said = re.sub(r"^\S+\(\d+\): ", "", (lines or words.splitlines() or [""])[0]).strip()
+    return Finding(
+        "MK161", kernel.line, 1,
+        f"The GPU's compiler refuses {what} of {kernel.name}: {said[:200]}.",
+        "There is nothing to run.",
+        "Make the file compile alone with NVRTC; names of other headers must come with it.",
+    )  # fmt: skip
+
+
+def _missing_header(words: str) -> str:
+    found = re.search(r'could not open source file "([^"]+)"', words)
+    return found[1] if found else ""
+
+
+def _code(what: str, compiled: Compiled, name: str) -> Code:
+    entries = [entry for entry in compiled.registers if name in entry]
+    entry = name if name in compiled.registers else (entries or [""])[0]
+    body = re.search(
+        rf"\.entry\s+{re.escape(entry)}\b.*?(?=\n\.visible \.entry|\Z)", compiled.ptx, re.DOTALL
+    )
+    loads = len(re.findall(r"\bld\.global\.nc|\bldu\.global", body[0])) if body and entry else -1
+    return Code(
+        what, compiled.registers.get(entry, -1), compiled.spills.get(entry, -1), loads,
+        _constant_loads(compiled.cubin, entry),
+    )  # fmt: skip
+
+
+@cache
+def disassembler() -> str | None:
+    """The path of nvdisasm: `MKPORT_NVDISASM`, the path, a toolkit, the `nvidia` wheels."""
+    if given := os.environ.get(DISASSEMBLER):
+        return given
+    if found := shutil.which("nvdisasm"):
+        return found
+    spec = importlib.util.find_spec("nvidia")
+    roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec else []
+    places = [root / part for root in roots for part in ("cu13/bin", "cuda_nvdisasm/bin")]
+    places += [Path(os.environ[name]) / "bin" for name in ("CUDA_PATH", "CUDA_HOME")
+               if os.environ.get(name)]  # fmt: skip
+    places.append(Path("/usr/local/cuda/bin"))
+    for place in places:
+        if os.access(place / "nvdisasm", os.X_OK):
+            return str(place / "nvdisasm")
+    return None
+
+
+def _constant_loads(cubin: bytes, entry: str) -> int:
+    """How many LDG.*.CONSTANT a kernel's machine code has; -1 without a disassembler."""
+    tool = disassembler()
+    if tool is None or not entry:
+        return -1
+    with tempfile.TemporaryDirectory() as work:
+        path = Path(work) / "code.cubin"
+        path.write_bytes(cubin)
+        done = subprocess.run([tool, str(path)], capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        return -1
+    section = re.search(
+        rf"\.section\s+\.text\.{re.escape(entry)}\b.*?(?=\n\s*\.section\s+\.text\.|\Z)",
+        done.stdout, re.DOTALL,
+    )  # fmt: skip
+    return len(re.findall(r"\bLDG\.\S*CONSTANT", section[0])) if section else -1
+
+
+@cache
+def _includes() -> tuple[Path, ...]:
+    """Folders with CUDA's headers, where a toolkit or wheels brought them."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec else []
+    places = [root / part for root in roots for part in ("cu13/include", "cuda_runtime/include")]
+    places += [Path(os.environ[name]) / "include" for name in ("CUDA_PATH", "CUDA_HOME")
+               if os.environ.get(name)]  # fmt: skip
+    places.append(Path("/usr/local/cuda/include"))
+    return tuple(place for place in places if (place / "cuda_fp16.h").is_file())

@@ -1,0 +1,1 @@
+"""The op of the run check that leaves garbage behind."""

@@ -1,0 +1,222 @@
+"""Shared memory of a kernel and its helpers: every array, its size, and its place in the arena.
+
+Nothing here decides whether the sum fits a worker.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mkport.port.constants import Constants
+from mkport.port.finding import Finding, RefusedPort
+from mkport.port.kernel import Kernel, Types, split_top, template_of
+from mkport.port.lexer import replace_names
+from mkport.port.syntax import declarators, declared, find
+from mkport.port.unit import Item, Unit
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+ALIGN = 16  # of a static array
+DYNAMIC_ALIGN = 128
+MAX_ALIGN = 128  # what the arena's start keeps
+
+
+@dataclass(frozen=True)
+class SharedArray:
+    """One `__shared__` name: where it is declared, and where it lies. Dynamic ones have no size."""
+
+    name: str
+    type: str
+    dims: str  # "[16][17]", "" for a scalar
+    size: int | None
+    offset: int
+    function: str
+    line: int
+    node: "Node" = field(repr=False, compare=False)
+
+    @property
+    def dynamic(self) -> bool:
+        """True for `extern __shared__`."""
+        return self.size is None
+
+
+@dataclass(frozen=True)
+class SharedLayout:
+    """All arrays of a block: the static ones one after another, then the dynamic one."""
+
+    arrays: tuple[SharedArray, ...]
+    static: int
+    dynamic: int
+
+    @property
+    def dynamic_offset(self) -> int:
+        """Where dynamic shared memory starts."""
+        return -(-self.static // DYNAMIC_ALIGN) * DYNAMIC_ALIGN
+
+    @property
+    def total(self) -> int:
+        """Bytes of the arena."""
+        if not any(array.dynamic for array in self.arrays):
+            return self.static
+        return self.dynamic_offset + self.dynamic
+
+
+def shared_layout(
+    unit: Unit, kernel: Kernel, items: Sequence[Item], dynamic: int | None
+) -> SharedLayout:
+    """Lays out the shared arrays that a kernel reaches.
+
+    Raises RefusedPort for a size that cannot be told, or arrays of a helper of which there would be
+    several at once.
+    """
+    tree = unit.tree
+    found: list[SharedArray] = []
+    at = 0
+    for item in items:
+        nodes = [node for node in find(item.outer, "declaration") if _is_shared(unit, node)]
+        statics = [node for node in nodes if "extern" not in _head(unit, node)]
+        if statics and not item.kernel and item.outer.type == "template_declaration":
+            _check_single(unit, items, item, statics[0])
+        bindings = _bindings(unit, kernel, items, item, 0) if nodes else {}
+        for node in nodes:
+            head = _head(unit, node)
+            aligned = [int(n) for n in re.findall(r"(?:__align__|alignas)\s*\(\s*(\d+)", head)]
+            aligned += [ALIGN]
+            if max(aligned) > MAX_ALIGN:
+                raise RefusedPort(_unknown(unit, node, f"is aligned to {max(aligned)} bytes",
+                                           f"Align it to {MAX_ALIGN} bytes or less."))  # fmt: skip
+            type_node = node.child_by_field_name("type")
+            base = tree.of(type_node) if type_node is not None else ""
+            for declarator in declarators(node):
+                name = declared(declarator)
+                if name is None:
+                    continue
+                label, text = tree.of(name), tree.of(declarator)
+                dims = text[text.index(label) + len(label) :].strip()
+                function = item.name if item.kind == "function" else ""
+                if "extern" in head:
+                    if dynamic is None:
+                        raise RefusedPort(_unknown_dynamic(unit, kernel, node, label))
+                    found.append(SharedArray(label, base, dims, None, -1, function,
+                                             tree.line(node), node))  # fmt: skip
+                    continue
+                size = _size(unit, bindings, base, dims, text)
+                if size is None:
+                    raise RefusedPort(_unknown(unit, node, "has a size that cannot be told: "
+                                      f"`{base} {text}`", "Write its type and sizes as numbers, "
+                                      "macros or constants of the file."))  # fmt: skip
+                at = -(-at // max(aligned)) * max(aligned)
+                found.append(SharedArray(label, base, dims, size, at, function,
+                                         tree.line(node), node))  # fmt: skip
+                at += size
+    layout = SharedLayout(tuple(found), at, dynamic or 0)
+    placed = [
+        array if array.size is not None else _placed(array, layout.dynamic_offset)
+        for array in found
+    ]
+    return SharedLayout(tuple(placed), at, dynamic or 0)
+
+
+def _calls(unit: Unit, items: Sequence[Item], helper: Item) -> list[tuple[Item, str]]:
+    """Where a function is called, and how it is named there."""
+    found = []
+    for item in items:
+        for call in find(item.outer, "call_expression"):
+            function = call.child_by_field_name("function")
+            text = unit.tree.of(function) if function is not None else ""
+            if re.split(r"[<(]", text)[0].split("::")[-1].strip() in helper.names:
+                found.append((item, re.sub(r"\s+", "", text)))
+    return found
+
+
+def _bindings(
+    unit: Unit, kernel: Kernel, items: Sequence[Item], item: Item, depth: int
+) -> dict[str, str]:
+    """A template's arguments, where the one place that uses it says them."""
+    if item == kernel.item:
+        return kernel.bindings
+    if item.outer.type != "template_declaration" or depth > 8:
+        return {}
+    calls = _calls(unit, items, item)
+    if len({text for _, text in calls}) != 1 or "<" not in calls[0][1]:
+        return {}
+    caller, text = calls[0]
+    outer = _bindings(unit, kernel, items, caller, depth + 1)
+    given = split_top(text[text.index("<") + 1 : text.rindex(">")])
+    names, _ = template_of(unit, item)
+    return {
+        name: replace_names(value, outer.get) for name, value in zip(names, given, strict=False)
+    }
+
+
+def _placed(array: SharedArray, offset: int) -> SharedArray:
+    return SharedArray(array.name, array.type, array.dims, None, offset, array.function,
+                       array.line, array.node)  # fmt: skip
+
+
+def _is_shared(unit: Unit, node: "Node") -> bool:
+    return bool(re.search(r"\b__shared__\b", _head(unit, node)))
+
+
+def _head(unit: Unit, node: "Node") -> str:
+    first = next(iter(declarators(node)), None)
+    return unit.text[node.start_byte : first.start_byte if first is not None else node.end_byte]
+
+
+def _size(unit: Unit, bindings: dict[str, str], base: str, dims: str, text: str) -> int | None:
+    if "(" in text or "=" in text or "&" in text:
+        return None
+    if "*" in text.split("[")[0]:
+        base = "void*"
+    size = Types(unit, bindings).size(base)
+    parts = re.findall(r"\[([^\[\]]*)\]", dims)
+    if size is None or re.sub(r"\[[^\[\]]*\]", "", dims).strip():
+        return None
+    constants = Constants(unit, bindings)
+    for part in parts:
+        value = constants.value(part)
+        if value is None or value < 1:
+            return None
+        size *= value
+    return size
+
+
+def _check_single(unit: Unit, items: Sequence[Item], helper: Item, node: "Node") -> None:
+    """A template's static arrays exist once an instance: there may be one instance alone."""
+    tree = unit.tree
+    calls = [text for _, text in _calls(unit, items, helper)]
+    explicit = len(set(calls)) == 1 and all("<" in call for call in calls)
+    if len(calls) > 1 and not explicit:
+        line = tree.line(node)
+        raise RefusedPort(
+            Finding(
+                "MK123", line, tree.column(node),
+                f"`{' '.join(tree.of(node).split())}` stands in the template {helper.name}, which "
+                f"is used in {len(calls)} places.",
+                "Each instance has an array of its own in the original; in the arena they would "
+                "be one, and overwrite each other.",
+                f"Declare the array in the kernel and pass it to {helper.name}, or make "
+                f"{helper.name} an ordinary function.",
+            )
+        )  # fmt: skip
+
+
+def _unknown(unit: Unit, node: "Node", what: str, fix: str) -> Finding:
+    return Finding(
+        "MK122", unit.tree.line(node), unit.tree.column(node),
+        f"The shared array {what}.",
+        "Its place in the arena, and what lies behind it, would be a guess.",
+        fix,
+    )  # fmt: skip
+
+
+def _unknown_dynamic(unit: Unit, kernel: Kernel, node: "Node", name: str) -> Finding:
+    return Finding(
+        "MK121", unit.tree.line(node), unit.tree.column(node),
+        f"`{name}` is dynamic shared memory, and nothing says how many bytes {kernel.name} is "
+        "launched with.",
+        "The arena's size would be a guess, and what lies behind it overwritten.",
+        "Say how many: --shared BYTES.",
+    )  # fmt: skip

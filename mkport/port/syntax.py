@@ -1,0 +1,155 @@
+"""CUDA C++ as trees: tree-sitter with what its grammar lacks blanked out first.
+
+Trees serve analysis and byte-exact rewriting alike: places in the tree are places in the text.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING
+
+from mkport.errors import UserError
+from mkport.port.lexer import blanked, tokens
+
+if TYPE_CHECKING:
+    from tree_sitter import Node, Parser
+
+# Attributes that the grammar does not know; they say nothing that the analysis needs.
+_ATTRIBUTES = (
+    "__align__ alignas __cluster_dims__ __block_size__ __maxnreg__ __attribute__ __declspec "
+    "__launch_bounds__"
+).split()
+_WORDS = ("__forceinline__", "__noinline__", "__inline__", "__host__", "__grid_constant__")
+_RENAMED = {"__restrict": "restrict  ", "__volatile__": "volatile    ", "__asm__": "asm    "}
+
+
+@cache
+def _parser() -> "Parser":
+    try:
+        import tree_sitter
+        import tree_sitter_cuda
+    except ImportError as error:
+        raise UserError(
+            "Porting CUDA files needs the parser, which is not installed: pip install "
+            "'mkport[port]'."
+        ) from error
+    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_cuda.language()))
+
+
+def ascii_only(text: str) -> str:
+    """The text with a question mark for each other character: bytes and characters are the same."""
+    return text.encode("ascii", "replace").decode()
+
+
+def readable(text: str) -> str:
+    """The text as the grammar can read it, of the same length."""
+    ranges = [m.span() for m in re.finditer(r"(?m)^[ \t]*#[ \t]*pragma\b(?:\\\n|[^\n])*", text)]
+    ranges += [m.span() for m in re.finditer(r"\b_Pragma\s*\(\s*\"[^\"]*\"\s*\)", text)]
+    given = list(tokens(text))
+    for at, token in enumerate(given):
+        if token.kind != "name":
+            continue
+        if token.text in _WORDS:
+            ranges.append((token.start, token.start + len(token.text)))
+        if token.text in _ATTRIBUTES:
+            end = at + 1
+            while end < len(given) and given[end].blank:
+                end += 1
+            if end == len(given) or given[end].text != "(":
+                continue
+            depth = 0
+            for close in range(end, len(given)):
+                depth += (given[close].text == "(") - (given[close].text == ")")
+                if depth == 0:
+                    ranges.append((token.start, given[close].start + 1))
+                    break
+    text = blanked(text, ranges)
+    for word, known in _RENAMED.items():
+        text = re.sub(rf"\b{word}\b", known[: len(word)], text)
+    return text
+
+
+class Tree:
+    """A text and its tree."""
+
+    def __init__(self, text: str) -> None:
+        self.text = ascii_only(text)
+        self.root = _parser().parse(readable(self.text).encode()).root_node
+
+    def of(self, node: "Node") -> str:
+        """The text of a node."""
+        return self.text[node.start_byte : node.end_byte]
+
+    def line(self, node: "Node") -> int:
+        """Its 1-based line."""
+        return int(node.start_point[0]) + 1
+
+    def column(self, node: "Node") -> int:
+        """Its 1-based column."""
+        return int(node.start_point[1]) + 1
+
+
+def walk(node: "Node", into: tuple[str, ...] = ()) -> Iterator["Node"]:
+    """The node and all below it, in order; not what is below nodes of the types `into` names."""
+    stack = [node]
+    first = True
+    while stack:
+        here = stack.pop()
+        yield here
+        if first or here.type not in into:
+            stack.extend(reversed(here.children))
+        first = False
+
+
+def find(node: "Node", *types: str) -> Iterator["Node"]:
+    """The nodes of some types at and below a node."""
+    return (here for here in walk(node) if here.type in types)
+
+
+def broken(node: "Node") -> "Node | None":
+    """The first place below a node that the parser could not read."""
+    if not node.has_error:
+        return None
+    return next((here for here in walk(node) if here.is_error or here.is_missing), node)
+
+
+def declared(node: "Node") -> "Node | None":
+    """The identifier that a declarator declares; None for one without a name."""
+    while node is not None:
+        if node.type in ("identifier", "field_identifier", "type_identifier", "operator_name",
+                         "destructor_name", "qualified_identifier", "operator_cast",
+                         "template_function"):  # fmt: skip
+            return node
+        inner = node.child_by_field_name("declarator")
+        if inner is None:
+            inner = next((c for c in node.children if c.type in DECLARATORS), None)
+        if inner is None:
+            return None
+        node = inner
+    return None
+
+
+DECLARATORS = (
+    "identifier", "field_identifier", "type_identifier", "pointer_declarator", "array_declarator",
+    "reference_declarator", "function_declarator", "parenthesized_declarator", "init_declarator",
+    "qualified_identifier", "operator_name", "destructor_name", "operator_cast",
+    "variadic_declarator",
+)  # fmt: skip
+
+
+def declarators(node: "Node") -> "list[Node]":
+    """The declarators of a declaration, a field or a parameter."""
+    return node.children_by_field_name("declarator")
+
+
+def words_of(tree: Tree, node: "Node") -> set[str]:
+    """The words that stand before a declaration's body: its qualifiers, specifiers and type."""
+    body = node.child_by_field_name("body")
+    found: set[str] = set()
+    for child in node.children:
+        if child == body:
+            break
+        if child.type in ("function_declarator", "init_declarator", "array_declarator"):
+            break
+        found |= set(re.findall(r"\w+", tree.of(child)))
+    return found
