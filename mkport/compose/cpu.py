@@ -21,6 +21,7 @@ CPU = Path(cpu.__file__).parent
 STORAGE = {"bf16": "load_bf16, store_bf16, set_bf16", "f32": "load_f32, store_f32, set_f32"}
 
 IMPORTS = """\
+import math
 import sys
 from collections import namedtuple
 

@@ -25,7 +25,7 @@ def check_task(path: Path) -> set[str]:
     """The names that an op's task defines.
 
     Raises UserError where the file cannot be read, is no Python, or imports what the composed file
-    lacks: it takes primitives under their own names, and NumPy as `np`.
+    lacks: it takes primitives under their own names, NumPy as `np`, and `math`.
     """
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -33,13 +33,14 @@ def check_task(path: Path) -> set[str]:
         raise UserError(f"{path} cannot be read as Python: {error}. Mend it.") from error
     for node in ast.walk(tree):
         for module, name, alias in _imported(node):
-            if (module, name, alias) == ("", "numpy", "np"):
+            if (module, name, alias) in (("", "numpy", "np"), ("", "math", None)):
                 continue
             here = f"{path}:{getattr(node, 'lineno', 0)}: `{ast.unparse(node)}`"
             if module not in PRIMITIVES or name == "*":
                 raise UserError(
                     f"{here} brings in what the composed file lacks. Import only names of "
-                    f"{' and '.join(PRIMITIVES)}, and `numpy as np`; write helpers in the task."
+                    f"{' and '.join(PRIMITIVES)}, `numpy as np` and `math`; write helpers in the "
+                    "task."
                 )
             if alias is not None and alias != name:
                 raise UserError(

@@ -1,5 +1,5 @@
-"""A Python file with Numba kernels as it is read: functions, constants, signatures; what is known of
-a kernel's names. Nothing is imported or translated here."""
+"""A Python file with Numba kernels as it is read: functions, constants, signatures; and what is
+known of a kernel's names. Nothing is imported or translated here."""
 
 import ast
 from collections.abc import Mapping
