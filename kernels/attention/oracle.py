@@ -150,8 +150,12 @@ def call_standalone_cuda(launch, a):
     """Launches the standalone CUDA kernel on a case's arrays."""
     live, dim = int(a.count[0]), a.head_dim
     kernel = "attention_f32" if a.k_pages.dtype == np.float32 else "attention_bf16"
-    shared = 8 * 8 * (dim + 2) * 4 if dim in (64, 128) else 8 * (dim + 2 + 32) * 4
     sizes = (a.heads, a.kv_heads, dim, a.page, a.splits, a.window, a.pages_per_sequence)
     tensors = (a.q, a.rows, a.page_table, a.k_pages, a.v_pages, a.partial)
+    if kernel == "attention_bf16" and dim in (64, 128):
+        shared = 8 * 2 * 2 * 16 * dim * 2 + 2 * 8 * 8 * (dim + 4 + 2) * 4
+    else:
+        shared = 8 * (dim + 2 + 32) * 4
+    blocks = min(live * a.splits * a.kv_heads, launch.multiprocessors)
     if live:
-        launch(kernel, live * a.splits * a.kv_heads, 256, shared, *tensors, *sizes, a.scale)
+        launch(kernel, blocks, 256, shared, *tensors, live, *sizes, a.scale)

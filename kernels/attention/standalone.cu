@@ -1,6 +1,6 @@
-// Paged attention of one split on a GPU: a block of 256 threads for a split of 256 keys, one token
-// and one kv head. Ordinary kernels: on the tensor cores for a bfloat16 cache and heads of 64 or
-// 128, and for any other.
+// Paged attention by splits of 256 keys on a GPU: a tile is a split of one token's keys, for up to
+// 8 queries of one kv head. Ordinary kernels: on the tensor cores for a bfloat16 cache and heads of
+// 64 or 128, and for any other.
 //   q [tokens, heads, head_dim] float32; rows [tokens, 2] int32 (sequence, position); page_table
 //   [sequences, pages_per_sequence] int32; keys and values [pages, kv_heads, page, head_dim];
 //   partial [tokens, splits, heads, head_dim + 16] float32: sums, m, l of each query head
@@ -8,9 +8,23 @@
 typedef unsigned short bf16;
 
 const int SPLIT = 256, BLOCK = 16, GROUP = 8, WARPS = 8;
+const int STAGES = 2;  // blocks of keys and values that a warp has under way
+const int PAD = 4;     // floats between the sums of two queries
 const float LOG2_E = 1.44269504f;
 
 #ifdef __CUDACC__
+__device__ inline unsigned address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+__device__ inline void copy16(void* to, const void* from) {  // global to shared, in the background
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(to)), "l"(from)
+               : "memory");
+}
+__device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int groups>
+__device__ inline void wait_copies() {  // until at most so many groups are under way
+  asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
+}
 __device__ inline float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -36,96 +50,144 @@ __device__ inline void multiply16(float (&d)[4], const unsigned (&a)[4], unsigne
 #endif  // a compiler for another machine brings these functions itself
 
 struct Shape {
-  int heads, kv_heads, head_dim, page, splits, window, pages_per_sequence;
+  int tokens, heads, kv_heads, head_dim, page, splits, window, pages_per_sequence;
   float scale;
 };
 
-// What the block is about: keys [first, end) of a split that the token sees.
-struct Place {
-  int token, split, kv_head, sequence, first, end;
+// A tile, and the way to the next one: splits of a token's keys first, then groups of queries that
+// share a kv head, then tokens.
+struct Tile {
+  int token, group, split;
+  int sequence, oldest, position;  // of the token, and the keys that it sees, both included
+
+  __device__ void enter(const Shape& a, const int* rows) {
+    sequence = rows[2 * token];
+    position = rows[2 * token + 1];
+    oldest = a.window > 0 && position >= a.window ? position - a.window + 1 : 0;
+    split = oldest / SPLIT;
+  }
+  __device__ int splits() const { return position / SPLIT - oldest / SPLIT + 1; }
+  __device__ void step(const Shape& a, const int* rows, int groups) {
+    if (++split <= position / SPLIT) return;
+    split = oldest / SPLIT;
+    if (++group < groups) return;
+    group = 0;
+    if (++token < a.tokens) enter(a, rows);
+  }
+  // To tile `number` of all; returns how many there are.
+  __device__ int seek(const Shape& a, const int* rows, int groups, int number) {
+    int before = 0, found = 0, at = 0;
+#pragma unroll 1
+    for (token = 0; token < a.tokens; token++) {
+      enter(a, rows);
+      if (number >= before) found = token, at = number - before;
+      before += splits() * groups;
+    }
+    token = found;
+    enter(a, rows);
+    group = at / splits();
+    split += at - group * splits();
+    return before;
+  }
+  __device__ int first() const { return split * SPLIT > oldest ? split * SPLIT : oldest; }
+  __device__ int end() const {
+    return (split + 1) * SPLIT < position + 1 ? (split + 1) * SPLIT : position + 1;
+  }
+  __device__ int block(int i) const { return (first() / BLOCK + i) * BLOCK; }  // its first key
+  __device__ int blocks() const { return (end() - 1) / BLOCK - first() / BLOCK + 1; }
 };
-__device__ inline Place place_of(const Shape& a, const int* rows) {
-  Place p;
-  p.kv_head = blockIdx.x % a.kv_heads;
-  p.split = blockIdx.x / a.kv_heads % a.splits;
-  p.token = blockIdx.x / (a.kv_heads * a.splits);
-  p.sequence = rows[2 * p.token];
-  const int position = rows[2 * p.token + 1];
-  p.first = p.split * SPLIT;
-  p.end = p.first + SPLIT < position + 1 ? p.first + SPLIT : position + 1;
-  if (a.window > 0 && position - a.window + 1 > p.first) p.first = position - a.window + 1;
-  return p;
+
+// Which page holds a key, and the element of the cache where its row begins.
+__device__ inline int page_of(const Shape& a, const Tile& t, const int* page_table, int key) {
+  return page_table[t.sequence * a.pages_per_sequence + key / a.page];
 }
-__device__ inline long long row_of(const Shape& a, const Place& p, const int* page_table, int key) {
-  const long long page = page_table[p.sequence * a.pages_per_sequence + key / a.page];
-  return ((page * a.kv_heads + p.kv_head) * a.page + key % a.page) * a.head_dim;
+__device__ inline long long row_of(const Shape& a, int kv_head, int page, int key) {
+  return static_cast<long long>((page * a.kv_heads + kv_head) * a.page + key % a.page) * a.head_dim;
 }
 __device__ inline float power(float x) { return exp2_fast(__fmul_rn(x, LOG2_E)); }
-__device__ inline float larger(float x, float y) { return x > y || y != y ? x : y; }
 
-// One column of the warps' sums, in order; the first column's thread also writes m and l.
-__device__ inline void join(const Shape& a, const Place& p, int head, int d, const float* sums,
-                            int pitch, const float* ml, int ml_pitch, int warps, float* partial) {
-  float m = ml[0], l = 0.0f, y = 0.0f;
-  for (int warp = 1; warp < warps; warp++) m = larger(m, ml[warp * ml_pitch]);
-  for (int warp = 0; warp < warps; warp++) {
+// Four columns, from d on, of the warps' sums, in order, to a row of partial; the thread of the
+// first ones also writes m and l.
+__device__ inline void join(float* out, int dim, const float* sums, int pitch, const float* ml,
+                            int ml_pitch, int d, int warps) {
+  float m = ml[0], l = 0.0f;
+#pragma unroll
+  for (int warp = 1; warp < WARPS; warp++)
+    if (warp < warps) m = fmaxf(m, ml[warp * ml_pitch]);
+  float4 y = {};
+#pragma unroll
+  for (int warp = 0; warp < WARPS; warp++) {
+    if (warp >= warps) break;
     const float factor = power(__fadd_rn(ml[warp * ml_pitch], -m));
-    y = __fmaf_rn(sums[warp * pitch + d], factor, y);
+    const float4 x = *reinterpret_cast<const float4*>(sums + warp * pitch + d);
+    y.x = __fmaf_rn(x.x, factor, y.x);
+    y.y = __fmaf_rn(x.y, factor, y.y);
+    y.z = __fmaf_rn(x.z, factor, y.z);
+    y.w = __fmaf_rn(x.w, factor, y.w);
     l = __fmaf_rn(ml[warp * ml_pitch + 1], factor, l);
   }
-  const long long row = (static_cast<long long>(p.token) * a.splits + p.split) * a.heads + head;
-  partial[row * (a.head_dim + 16) + d] = y;
+  *reinterpret_cast<float4*>(out + d) = y;
   if (d != 0) return;
-  partial[row * (a.head_dim + 16) + a.head_dim] = m;
-  partial[row * (a.head_dim + 16) + a.head_dim + 1] = l;
+  out[dim] = m;
+  out[dim + 1] = l;
 }
 
-// Tensor cores: keys, then columns of values, on the side of 16, up to 8 queries on that of 8. The
-// columns of a step are those that a lane finds in 16 bytes: 32 i + 8 (lane % 4) + 4 (step % 2).
+// Where the ring keeps 8 columns of a key: the keys' banks differ, whether eight lanes read two keys
+// or four.
 template <int DIM>
-__device__ inline void multiply(const Shape& a, const Place& p, const float* q,
-                                const int* page_table, const bf16* keys, const bf16* values,
-                                float* partial, int g0, char* shared) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, at = lane % 4;
-  const int group = a.heads / a.kv_heads, count = group - g0 < GROUP ? group - g0 : GROUP;
-  const int head = p.kv_head * group + g0;
-  const int first_block = p.first / BLOCK, blocks = (p.end - 1) / BLOCK - first_block + 1;
-  float* sums = reinterpret_cast<float*>(shared);    // [WARPS][GROUP][DIM]
-  float* ml = sums + WARPS * GROUP * DIM;            // [WARPS][GROUP][2]
-  const float unseen = __uint_as_float(0xff800000u);
+__device__ inline int place_in_ring(int key, int column) {
+  return key * DIM + ((column / 8) ^ (key % 8 ^ key % 2 * 4)) * 8;
+}
+__device__ inline unsigned column_of(unsigned x, unsigned y, int half) {  // of two keys
+  return half ? x >> 16 | (y & 0xffff0000u) : (x & 0xffff) | y << 16;
+}
 
-  unsigned queries[DIM / 16][2] = {};
-  if (row < count)
-    for (int step = 0; step < DIM / 16; step++) {
-      const float* x = q + (static_cast<long long>(p.token) * a.heads + head + row) * DIM +
-                       step / 2 * 32 + at * 8 + step % 2 * 4;
-      queries[step][0] = narrow2(x[0], x[1]);
-      queries[step][1] = narrow2(x[2], x[3]);
-    }
-  float acc[DIM / 16][4] = {}, m[2] = {unseen, unseen}, l[2] = {0.0f, 0.0f};
-  for (int i = warp; i < blocks; i += WARPS) {
-    const int block = (first_block + i) * BLOCK;
-    const long long from = row_of(a, p, page_table, block);
-    float even[4] = {}, odd[4] = {}, weights[4], rescale[2];
+// A warp's sums over its blocks so far, of 8 queries: a lane has queries 2 (lane % 4) and the next,
+// columns 64 i + 8 (lane / 4) + j, and 4 more from sums[][2] on. Keys, then columns of values, are
+// on the tensor cores' side of 16. The columns that a step multiplies are those that a lane finds in
+// 16 bytes: 32 i + 8 (lane % 4) + 4 (step % 2).
+template <int DIM>
+struct State {
+  float sums[DIM / 16][4], m[2], l[2];
+
+  __device__ void begin() {
+#pragma unroll
+    for (int i = 0; i < DIM / 16; i++)
+      for (int j = 0; j < 4; j++) sums[i][j] = 0.0f;
+    m[0] = m[1] = __uint_as_float(0xff800000u);
+    l[0] = l[1] = 0.0f;
+  }
+
+  // The weights of 16 keys, of which those from `low` to `high` are seen, and how they rescale what
+  // was added before them.
+  __device__ void score(float (&weights)[4], float (&rescale)[2],
+                        const unsigned (&queries)[DIM / 16][2], const bf16* keys, int low, int high,
+                        float scale) {
+    const int row = threadIdx.x % 32 / 4, at = threadIdx.x % 4;
+    float even[4] = {}, odd[4] = {};
+#pragma unroll
     for (int j = 0; j < DIM / 32; j++) {
-      const bf16* key = keys + from + row * DIM + j * 32 + at * 8;
-      const uint4 low = *reinterpret_cast<const uint4*>(key);
-      const uint4 high = *reinterpret_cast<const uint4*>(key + 8 * DIM);
-      const unsigned k0[4] = {low.x, high.x, low.y, high.y}, k1[4] = {low.z, high.z, low.w, high.w};
+      const int column = j * 32 + at * 8;
+      const uint4 x = *reinterpret_cast<const uint4*>(keys + place_in_ring<DIM>(row, column));
+      const uint4 y = *reinterpret_cast<const uint4*>(keys + place_in_ring<DIM>(row + 8, column));
+      const unsigned k0[4] = {x.x, y.x, x.y, y.y}, k1[4] = {x.z, y.z, x.w, y.w};
       multiply16(even, k0, queries[2 * j][0], queries[2 * j][1]);
       multiply16(odd, k1, queries[2 * j + 1][0], queries[2 * j + 1][1]);
     }
     bool seen[4];
+#pragma unroll
     for (int j = 0; j < 4; j++) {
-      const int key = block + row + j / 2 * 8;
-      seen[j] = key >= p.first && key < p.end;
-      weights[j] = seen[j] ? __fmul_rn(__fadd_rn(even[j], odd[j]), a.scale) : unseen;
+      const int key = row + j / 2 * 8;
+      seen[j] = key >= low && key < high;
+      weights[j] = seen[j] ? __fmul_rn(__fadd_rn(even[j], odd[j]), scale)
+                           : __uint_as_float(0xff800000u);
     }
+#pragma unroll
     for (int j = 0; j < 2; j++) {  // the lane's two queries
-      float top = larger(weights[j], weights[j + 2]);
+      float top = fmaxf(weights[j], weights[j + 2]);
       for (int mask = 16; mask >= 4; mask /= 2)
-        top = larger(top, __shfl_xor_sync(~0u, top, mask));
-      top = larger(m[j], top);
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, mask));
+      top = fmaxf(m[j], top);
       rescale[j] = power(__fadd_rn(m[j], -top));
       m[j] = top;
       weights[j] = seen[j] ? power(__fadd_rn(weights[j], -top)) : 0.0f;
@@ -135,65 +197,185 @@ __device__ inline void multiply(const Shape& a, const Place& p, const float* q,
         sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, mask));
       l[j] = __fmaf_rn(l[j], rescale[j], sum);
     }
+  }
+
+  // adds their values
+  __device__ void add(const float (&weights)[4], const float (&rescale)[2], const bf16* values,
+                      int low, int high) {
+    const int row = threadIdx.x % 32 / 4, at = threadIdx.x % 4;
     const unsigned w0 = transpose8(narrow2(weights[0], weights[1]));
     const unsigned w1 = transpose8(narrow2(weights[2], weights[3]));
-    for (int tile = 0; tile < DIM / 16; tile++) {
-      // rows of the tile: columns d and, 8 rows later, d + 4; of keys 2 at, 2 at + 1, and 8 later
-      const int d = tile / 4 * 64 + row * 8 + tile % 4;
-      unsigned v[4];
+#pragma unroll
+    for (int i = 0; i < DIM / 64; i++) {
+      uint4 v[4];  // of keys 2 at, the next, and 8 later; 8 columns
+#pragma unroll
       for (int j = 0; j < 4; j++) {
-        const int key = at * 2 + j / 2 * 8, column = d + j % 2 * 4;
-        unsigned pair[2];
-        for (int n = 0; n < 2; n++) {
-          const int position = block + key + n;
-          const bool in = position >= p.first && position < p.end;
-          pair[n] = in ? values[from + (key + n) * DIM + column] : 0;
-        }
-        v[j] = pair[0] | pair[1] << 16;
+        const int key = at * 2 + j % 2 + j / 2 * 8;
+        v[j] = *reinterpret_cast<const uint4*>(values + place_in_ring<DIM>(key, i * 64 + row * 8));
+        if (key < low || key >= high) v[j] = {};  // what is not seen may hold anything
       }
-      for (int j = 0; j < 4; j++) acc[tile][j] = __fmul_rn(acc[tile][j], rescale[j % 2]);
-      multiply16(acc[tile], v, w0, w1);
+      const unsigned x[4][4] = {{v[0].x, v[0].y, v[0].z, v[0].w}, {v[1].x, v[1].y, v[1].z, v[1].w},
+                                {v[2].x, v[2].y, v[2].z, v[2].w}, {v[3].x, v[3].y, v[3].z, v[3].w}};
+#pragma unroll
+      for (int n = 0; n < 4; n++) {
+        const int word = n / 2, half = n % 2;
+        const unsigned a[4] = {column_of(x[0][word], x[1][word], half),
+                               column_of(x[0][word + 2], x[1][word + 2], half),
+                               column_of(x[2][word], x[3][word], half),
+                               column_of(x[2][word + 2], x[3][word + 2], half)};
+        float(&sum)[4] = sums[i * 4 + n];
+        for (int j = 0; j < 4; j++) sum[j] = __fmul_rn(sum[j], rescale[j % 2]);
+        multiply16(sum, a, w0, w1);
+      }
     }
   }
-  __syncthreads();  // the queries before these have been joined
-  if (warp < blocks)
+
+  // to the warp's part of `out` [GROUP][DIM + PAD] and `ml` [GROUP][2]
+  __device__ void leave(float* out, float* ml) const {
+    const int row = threadIdx.x % 32 / 4, at = threadIdx.x % 4;
     for (int j = 0; j < 4; j++) {
-      const int query = warp * GROUP + at * 2 + j % 2;
-      for (int tile = 0; tile < DIM / 16; tile++)
-        sums[query * DIM + tile / 4 * 64 + row * 8 + tile % 4 + j / 2 * 4] = acc[tile][j];
+      const int query = at * 2 + j % 2;
+#pragma unroll
+      for (int i = 0; i < DIM / 16; i += 4)
+        *reinterpret_cast<float4*>(out + query * (DIM + PAD) + i * 16 + row * 8 + j / 2 * 4) = {
+            sums[i][j], sums[i + 1][j], sums[i + 2][j], sums[i + 3][j]};
       ml[query * 2] = m[j % 2];
       ml[query * 2 + 1] = l[j % 2];
     }
-  __syncthreads();
-  for (int i = threadIdx.x; i < count * DIM; i += 256)
-    join(a, p, head + i / DIM, i % DIM, sums + i / DIM * DIM, GROUP * DIM, ml + i / DIM * 2,
-         GROUP * 2, blocks < WARPS ? blocks : WARPS, partial);
+  }
+};
+
+// The block's share of all tiles: each warp streams its blocks of keys and values, of tile after
+// tile, through a ring of its own; warps meet where a tile's sums are joined.
+template <int DIM>
+__device__ inline void multiply(const Shape& a, const float* q, const int* rows,
+                                const int* page_table, const bf16* keys, const bf16* values,
+                                float* partial, char* shared) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, at = lane % 4;
+  bf16* ring = reinterpret_cast<bf16*>(shared) + warp * STAGES * 2 * BLOCK * DIM;
+  float* sums = reinterpret_cast<float*>(shared + WARPS * STAGES * 2 * BLOCK * DIM * 2);
+  float* ml = sums + 2 * WARPS * GROUP * (DIM + PAD);  // both twice: [2][WARPS][GROUP]...
+  const int group = a.heads / a.kv_heads, parts = (group + GROUP - 1) / GROUP;
+  const int groups = a.kv_heads * parts;
+
+  Tile tile = {}, to;  // that is computed; that is fetched
+  const unsigned tiles = tile.seek(a, rows, groups, 0);
+  const int begin = tiles * blockIdx.x / gridDim.x, end = tiles * (blockIdx.x + 1) / gridDim.x;
+  if (begin == end) return;
+  tile.seek(a, rows, groups, begin);
+  to = tile;
+
+  // Fetching is STAGES blocks ahead of computing, and the page of the block after is on its way. Keys
+  // and values are copied apart: a block's keys make room for others while its values are added.
+  int fetching = begin, next = warp, fetched = 0, page = 0;
+  long long from = 0;
+  auto look_up = [&]() {
+    while (fetching < end && next >= to.blocks()) {
+      if (++fetching < end) to.step(a, rows, groups);
+      next = warp;
+    }
+    if (fetching < end) page = page_of(a, to, page_table, to.block(next));
+  };
+  auto copy = [&](const bf16* cache, bf16* slot) {
+    if (fetching < end)
+#pragma unroll
+      for (int key = lane / (DIM / 8); key < BLOCK; key += 256 / DIM)
+        copy16(slot + place_in_ring<DIM>(key, lane % (DIM / 8) * 8), cache + from + key * DIM);
+    end_copies();
+  };
+  auto fetch_keys = [&]() {
+    const int kv_head = parts == 1 ? to.group : to.group / parts;
+    from = row_of(a, kv_head, page, to.block(next)) + lane % (DIM / 8) * 8;
+    copy(keys, ring + fetched % STAGES * 2 * BLOCK * DIM);
+  };
+  auto fetch_values = [&]() {
+    copy(values, ring + (fetched++ % STAGES * 2 + 1) * BLOCK * DIM);
+    next += WARPS;
+    look_up();
+  };
+  look_up();
+#pragma unroll 1
+  for (int i = 0; i < STAGES; i++) {
+    fetch_keys();
+    fetch_values();
+  }
+
+  int used = 0, held = -1;
+  unsigned queries[DIM / 16][2];
+  for (int number = begin; number < end; number++) {
+    const int kv_head = parts == 1 ? tile.group : tile.group / parts;
+    const int g0 = (tile.group - kv_head * parts) * GROUP;
+    const int count = group - g0 < GROUP ? group - g0 : GROUP, head = kv_head * group + g0;
+    if (tile.token * a.heads + head != held) {
+      held = tile.token * a.heads + head;
+      const float* x = q + static_cast<long long>(held + row) * DIM + at * 8;
+#pragma unroll
+      for (int i = 0; i < DIM / 16; i++) {
+        const int at = i / 2 * 32 + i % 2 * 4;
+        queries[i][0] = row < count ? narrow2(x[at], x[at + 1]) : 0;
+        queries[i][1] = row < count ? narrow2(x[at + 2], x[at + 3]) : 0;
+      }
+    }
+    State<DIM> state;
+    state.begin();
+    const int blocks = tile.blocks();
+    for (int i = warp; i < blocks; i += WARPS) {
+      const bf16* slot = ring + used++ % STAGES * 2 * BLOCK * DIM;
+      const int block = tile.block(i);
+      const int low = tile.first() - block, high = tile.end() - block;
+      float weights[4], rescale[2];
+      wait_copies<2 * STAGES - 1>();
+      __syncwarp();  // the others' copies are here too
+      state.score(weights, rescale, queries, slot, low, high, a.scale);
+      __syncwarp();
+      fetch_keys();
+      wait_copies<2 * STAGES - 1>();
+      __syncwarp();
+      state.add(weights, rescale, slot + BLOCK * DIM, low, high);
+      __syncwarp();
+      fetch_values();
+    }
+    float* mine = sums + number % 2 * WARPS * GROUP * (DIM + PAD);
+    float* mine_ml = ml + number % 2 * WARPS * GROUP * 2;
+    if (warp < blocks) state.leave(mine + warp * GROUP * (DIM + PAD), mine_ml + warp * GROUP * 2);
+    __syncthreads();  // and the tile before the last one has been joined
+    float* out = partial + ((static_cast<long long>(tile.token) * a.splits + tile.split) * a.heads +
+                            head) * (DIM + 16);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < count * DIM / 4; i += 256)
+      join(out + i / (DIM / 4) * (DIM + 16), DIM, mine + i / (DIM / 4) * (DIM + PAD),
+           GROUP * (DIM + PAD), mine_ml + i / (DIM / 4) * 2, GROUP * 2, i % (DIM / 4) * 4,
+           blocks < WARPS ? blocks : WARPS);
+    if (number + 1 < end) tile.step(a, rows, groups);
+  }
 }
 
 __device__ inline float widen(bf16 x) { return __uint_as_float(static_cast<unsigned>(x) << 16); }
 __device__ inline float widen(float x) { return x; }
 
-// Any head, one query: a thread a key, then a lane a column; warp w has keys 32 w to 32 w + 31.
+// Any head, one query of a tile: a thread a key, then a lane a column; warp w has keys 32 w to
+// 32 w + 31.
 template <class T>
-__device__ inline void walk(const Shape& a, const Place& p, const float* q, const int* page_table,
+__device__ inline void walk(const Shape& a, const Tile& t, const float* q, const int* page_table,
                             const T* keys, const T* values, float* partial, int head,
                             char* shared) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, begin = p.split * SPLIT;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, begin = t.split * SPLIT;
+  const int kv_head = head / (a.heads / a.kv_heads);
   float* sums = reinterpret_cast<float*>(shared);  // [WARPS][head_dim]
   float* ml = sums + WARPS * a.head_dim;           // [WARPS][2]
   float* weights = ml + WARPS * 2;                 // [SPLIT]
   const int key = begin + threadIdx.x;
-  const bool seen = key >= p.first && key < p.end;
+  const bool seen = key >= t.first() && key < t.end();
   float m = __uint_as_float(0xff800000u), weight = 0.0f;
   if (seen) {
-    const float* x = q + (static_cast<long long>(p.token) * a.heads + head) * a.head_dim;
-    const T* row = keys + row_of(a, p, page_table, key);
+    const float* x = q + (static_cast<long long>(t.token) * a.heads + head) * a.head_dim;
+    const T* row = keys + row_of(a, kv_head, page_of(a, t, page_table, key), key);
     float sum[4] = {};
     for (int d = 0; d < a.head_dim; d++) sum[d % 4] = __fmaf_rn(widen(row[d]), x[d], sum[d % 4]);
     m = __fmul_rn(__fadd_rn(__fadd_rn(sum[0], sum[1]), __fadd_rn(sum[2], sum[3])), a.scale);
   }
   const float score = m;
-  for (int mask = 16; mask; mask /= 2) m = larger(m, __shfl_xor_sync(~0u, m, mask));
+  for (int mask = 16; mask; mask /= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, mask));
   if (seen) weight = power(__fadd_rn(score, -m));
   float l = weight;
   for (int mask = 16; mask; mask /= 2) l = __fadd_rn(l, __shfl_xor_sync(~0u, l, mask));
@@ -205,45 +387,58 @@ __device__ inline void walk(const Shape& a, const Place& p, const float* q, cons
   for (int d = lane; d < a.head_dim; d += 32) {
     float sum = 0.0f;
     for (int j = begin + warp * 32; j < begin + warp * 32 + 32; j++)
-      if (j >= p.first && j < p.end)
-        sum = __fmaf_rn(widen(values[row_of(a, p, page_table, j) + d]), weights[j - begin], sum);
+      if (j >= t.first() && j < t.end())
+        sum = __fmaf_rn(widen(values[row_of(a, kv_head, page_of(a, t, page_table, j), j) + d]),
+                        weights[j - begin], sum);
     sums[warp * a.head_dim + d] = sum;
   }
   __syncthreads();
-  const int skipped = (p.first - begin) / 32, warps = (p.end - 1 - begin) / 32 + 1 - skipped;
-  for (int d = threadIdx.x; d < a.head_dim; d += 256)
-    join(a, p, head, d, sums + skipped * a.head_dim, a.head_dim, ml + skipped * 2, 2, warps,
-         partial);
+  const int skipped = (t.first() - begin) / 32, warps = (t.end() - 1 - begin) / 32 + 1 - skipped;
+  const long long row = (static_cast<long long>(t.token) * a.splits + t.split) * a.heads + head;
+  for (int d = threadIdx.x * 4; d < a.head_dim; d += 256 * 4)
+    join(partial + row * (a.head_dim + 16), a.head_dim, sums + skipped * a.head_dim, a.head_dim,
+         ml + skipped * 2, 2, d, warps);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+// The same for the block's share of all tiles, of one query each.
+template <class T>
+__device__ inline void walk(const Shape& a, const float* q, const int* rows, const int* page_table,
+                            const T* keys, const T* values, float* partial, char* shared) {
+  Tile tile = {};
+  const unsigned tiles = tile.seek(a, rows, a.heads, 0);
+  const int begin = tiles * blockIdx.x / gridDim.x, end = tiles * (blockIdx.x + 1) / gridDim.x;
+  for (int number = begin; number < end; number++) {
+    if (number == begin)
+      tile.seek(a, rows, a.heads, begin);
+    else
+      tile.step(a, rows, a.heads);
+    walk(a, tile, q, page_table, keys, values, partial, tile.group, shared);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1)
     attention_bf16(const float* q, const int* rows, const int* page_table, const bf16* keys,
-                   const bf16* values, float* partial, int heads, int kv_heads, int head_dim,
-                   int page, int splits, int window, int pages_per_sequence, float scale) {
-  extern __shared__ __align__(16) char shared[];
-  const Shape a = {heads, kv_heads, head_dim, page, splits, window, pages_per_sequence, scale};
-  const Place p = place_of(a, rows);
-  if (p.first >= p.end) return;
-  const int group = heads / kv_heads;
+                   const bf16* values, float* partial, int tokens, int heads, int kv_heads,
+                   int head_dim, int page, int splits, int window, int pages_per_sequence,
+                   float scale) {
+  extern __shared__ __align__(128) char shared[];
+  const Shape a = {tokens, heads,  kv_heads, head_dim,           page,
+                   splits, window, pages_per_sequence, scale};
   if (head_dim == 128)
-    for (int g = 0; g < group; g += GROUP)
-      multiply<128>(a, p, q, page_table, keys, values, partial, g, shared);
+    multiply<128>(a, q, rows, page_table, keys, values, partial, shared);
   else if (head_dim == 64)
-    for (int g = 0; g < group; g += GROUP)
-      multiply<64>(a, p, q, page_table, keys, values, partial, g, shared);
+    multiply<64>(a, q, rows, page_table, keys, values, partial, shared);
   else
-    for (int g = 0; g < group; g++)
-      walk(a, p, q, page_table, keys, values, partial, p.kv_head * group + g, shared);
+    walk(a, q, rows, page_table, keys, values, partial, shared);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 1)
     attention_f32(const float* q, const int* rows, const int* page_table, const float* keys,
-                  const float* values, float* partial, int heads, int kv_heads, int head_dim,
-                  int page, int splits, int window, int pages_per_sequence, float scale) {
-  extern __shared__ __align__(16) char shared[];
-  const Shape a = {heads, kv_heads, head_dim, page, splits, window, pages_per_sequence, scale};
-  const Place p = place_of(a, rows);
-  const int group = heads / kv_heads;
-  for (int g = 0; g < group && p.first < p.end; g++)
-    walk(a, p, q, page_table, keys, values, partial, p.kv_head * group + g, shared);
+                  const float* values, float* partial, int tokens, int heads, int kv_heads,
+                  int head_dim, int page, int splits, int window, int pages_per_sequence,
+                  float scale) {
+  extern __shared__ __align__(128) char shared[];
+  const Shape a = {tokens, heads,  kv_heads, head_dim,           page,
+                   splits, window, pages_per_sequence, scale};
+  walk(a, q, rows, page_table, keys, values, partial, shared);
 }

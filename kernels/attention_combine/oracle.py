@@ -79,7 +79,8 @@ def call_standalone(kernel, a):
 def call_standalone_cuda(launch, a):
     """Launches the standalone CUDA kernel on a case's arrays."""
     live = int(a.count[0])
-    sizes = (live, a.heads, a.head_dim, a.splits, a.window)
+    blocks = live * a.heads * -(-a.head_dim // 32)
+    shared = 4 * (32 * min(a.splits, 1024) + 2 * a.splits)
     if live:
-        blocks = -(-live * a.heads // 8)
-        launch("attention_combine", blocks, 256, 0, a.partial, a.rows, a.y, *sizes)
+        sizes = (a.heads, a.head_dim, a.splits, a.window)
+        launch("attention_combine", blocks, 128, shared, a.partial, a.rows, a.y, *sizes)

@@ -46,12 +46,18 @@ def call_standalone(kernel, a):
     kernel(a.x[:rows], a.w, a.y[:rows], None if residual is None else residual[:rows])
 
 
+def standalone_bytes(k):
+    """Shared memory of a CUDA kernel that streams weights: rings, partial sums, 8 rows of x."""
+    return 8 * 4 * 16 * (128 + 8) * 2 + 2 * 8 * 8 * 20 * 4 + 8 * (k + 8) * 2
+
+
 def call_standalone_cuda(launch, a):
     """Launches the standalone CUDA kernel on a case's arrays; up to 8 tokens."""
-    tokens, tiles = int(a.count[0]), -(-a.n // 16)
+    tokens = int(a.count[0])
     args = (a.x, a.w, getattr(a, "residual", None), a.y, tokens, a.n, a.k)
     if a.w.dtype == np.float32:
-        launch("gemm_f32", tiles, 128, 0, *args)
+        launch("gemm_f32", -(-a.n // 16), 128, 0, *args)
         return
-    shared = 3 * 16 * (1024 + 8) * 2 + 8 * (a.k + 8) * 2 + 8 * 16 * 8 * 4
-    launch("gemm_bf16", min(tiles, launch.multiprocessors), 256, shared, *args)
+    height = min(16, -(-a.n // launch.multiprocessors))
+    blocks = min(-(-a.n // height), launch.multiprocessors)
+    launch("gemm_bf16", blocks, 256, standalone_bytes(a.k), *args, height)

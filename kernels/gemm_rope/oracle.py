@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from mkport.declare.case import stored
+from mkport.kernels.gemm.oracle import standalone_bytes
 from mkport.kernels.rope.oracle import deliver, rotate, surroundings
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -64,9 +65,10 @@ def call_standalone_cuda(launch, a):
     tensors = [getattr(a, name, None) for name in names]
     sizes = (a.heads, a.head_dim, a.k, a.page, a.pages_per_sequence, a.half_split)
     args = (*tensors, int(a.count[0]), *sizes)
-    tiles = a.heads * a.head_dim // 16
+    pairs = a.heads * a.head_dim // 2
     if a.w.dtype == np.float32:
-        launch("gemm_rope_f32", tiles, 64, 0, *args)
+        launch("gemm_rope_f32", pairs // 8, 64, 0, *args)
         return
-    shared = 3 * 16 * (1024 + 8) * 2 + 8 * (a.k + 8) * 2 + 8 * 16 * 8 * 4
-    launch("gemm_rope_bf16", tiles, 256, shared, *args)
+    height = next(h for h in (1, 2, 4, 8) if h == 8 or pairs // h <= launch.multiprocessors)
+    blocks = min(pairs // height, launch.multiprocessors)
+    launch("gemm_rope_bf16", blocks, 256, standalone_bytes(a.k), *args, height)

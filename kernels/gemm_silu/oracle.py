@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from mkport.declare.case import Case, stored
+from mkport.kernels.gemm.oracle import standalone_bytes
 
 SHAPES = {
     "one token": {"tokens": 1, "rows": 1, "n": 192, "k": 576},
@@ -47,5 +48,6 @@ def call_standalone_cuda(launch, a):
     if a.w_gate.dtype == np.float32:
         launch("gemm_silu_f32", -(-a.n // 8), 64, 0, *args)
         return
-    shared = 3 * 16 * (1024 + 8) * 2 + 8 * (a.k + 8) * 2 + 8 * 16 * 8 * 4
-    launch("gemm_silu_bf16", -(-a.n // 8), 256, shared, *args)
+    height = min(8, -(-a.n // launch.multiprocessors))
+    blocks = min(-(-a.n // height), launch.multiprocessors)
+    launch("gemm_silu_bf16", blocks, 256, standalone_bytes(a.k), *args, height)

@@ -1,17 +1,21 @@
 // The gated half of a feed-forward for a few tokens on a GPU: y = silu(x Wg^T) * (x Wu^T). An
 // ordinary kernel; a block a tile of 8 columns: their gate rows, then their up rows.
 //   x [tokens, k] float32, w_gate and w_up [n, k], y [tokens, n] float32
-// Weights stream through a ring of slices in shared memory to the tensor cores: 16 weight rows on
-// the side of 16, up to 8 tokens on that of 8. The block's eight warps each take a part of every
-// slice's k; their sums are joined in order. k is a multiple of 16.
+// A block takes a run of tiles and multiplies them on the tensor cores: 16 weight rows on the side
+// of 16, up to 8 tokens on that of 8. Of every slice of 1024 k each of its eight warps has a part,
+// which it streams through a ring of its own in shared memory and rounds its part of x for, so that
+// warps meet only where a tile's sums are joined, in order. k is a multiple of 16.
 
 typedef unsigned short bf16;
 
 const int ROWS = 16, TOKENS = 8, WARPS = 8;
-const int HALF = 8;            // rows of each of the two runs in a tile
 const int SLICE = 1024;        // k of a slice
-const int PITCH = SLICE + 8;   // of a weight row in shared memory: the rows' banks differ
-const int STAGES = 3;          // slices under way
+const int HALF = 8;             // rows of each of the two runs in a tile
+const int RUN = SLICE / WARPS; // of it, a warp's at most
+const int PITCH = RUN + 8;     // of a weight row in the ring: the rows' banks differ
+const int STAGES = 4;          // slices under way
+const int SPREAD = 20;         // from the sums of a token to the next one's
+const int XS = WARPS * STAGES * ROWS * PITCH * 2 + 2 * WARPS * TOKENS * SPREAD * 4;  // where x lies
 
 #ifdef __CUDACC__
 __device__ inline unsigned address(const void* p) {
@@ -39,6 +43,11 @@ __device__ inline void multiply16(float (&d)[4], const unsigned (&a)[4], unsigne
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+__device__ inline unsigned narrow2(float low, float high) {  // two bfloat16, to nearest even
+  unsigned pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
 __device__ inline float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -46,59 +55,157 @@ __device__ inline float exp2_fast(float x) {
 }
 #endif  // a compiler for another machine brings these functions itself
 
-__device__ inline bf16 narrow(float x) {  // to nearest even
-  const unsigned bits = __float_as_uint(x);
-  if (x != x) return 0x7fff;
-  return static_cast<bf16>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+// What this warp multiplies of a slice: `count` steps of 16 k.
+struct Run {
+  int k, count;  // k where it begins
+};
+__device__ inline Run run_of(int k, int slice) {
+  const int left = k - slice * SLICE, steps = (left < SLICE ? left : SLICE) / 16;
+  const int share = (steps + WARPS - 1) / WARPS, first = threadIdx.x / 32 * share;
+  const int rest = steps - first;
+  return {slice * SLICE + first * 16, rest < 0 ? 0 : rest < share ? rest : share};
+}
+
+// Rounds this warp's part of `count` rows of x, from(i) each, to xs [TOKENS][k + 8], two slices at a
+// time, so that many loads are under way: load puts them in registers, round into shared memory.
+struct Staged {
+  float4 x[2][TOKENS];
+
+  template <class From>
+  __device__ void load(From from, int count, int k, int slice) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int s = 0; s < 2; s++) {
+      const Run run = run_of(k, slice + s);
+#pragma unroll
+      for (int i = 0; i < TOKENS; i++)
+        if (i < count && lane < run.count * 4)
+          x[s][i] = *reinterpret_cast<const float4*>(from(i) + run.k + lane * 4);
+    }
+  }
+  __device__ void round(int count, bf16* xs, int k, int slice) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int s = 0; s < 2; s++) {
+      const Run run = run_of(k, slice + s);
+#pragma unroll
+      for (int i = 0; i < TOKENS; i++)
+        if (i < count && lane < run.count * 4) {
+          unsigned* to = reinterpret_cast<unsigned*>(xs + i * (k + 8) + run.k + lane * 4);
+          to[0] = narrow2(x[s][i].x, x[s][i].y);
+          to[1] = narrow2(x[s][i].z, x[s][i].w);
+        }
+    }
+  }
+  // all that is behind the first `slice` slices
+  template <class From>
+  __device__ void rest(From from, int count, bf16* xs, int k, int slice) {
+    for (; slice * SLICE < k; slice += 2) {
+      load(from, count, k, slice);
+      round(count, xs, k, slice);
+    }
+    __syncwarp();
+  }
+};
+
+// Steps of 16 k of 16 weight rows and 8 rows of x: even ones to sums[0], odd ones to sums[1].
+__device__ inline void multiply(float (&sums)[2][4], const bf16* w, const bf16* x, int x_pitch,
+                                int count) {
+  const int lane = threadIdx.x % 32;
+  w += lane % 16 * PITCH + lane / 16 * 8;
+  x += lane % 8 * x_pitch + lane / 8 * 8;
+  if (count == 0) return;
+  unsigned a[RUN / 16][4], b[RUN / 32][4];  // all loads precede the first product
+#pragma unroll
+  for (int step = 0; step < RUN / 16; step++) load_matrix4(a[step], w + step * 16);
+#pragma unroll
+  for (int step = 0; step < RUN / 16; step += 2)  // a step that is not there repeats another
+    load_matrix4(b[step / 2],
+                 x + (step < count ? step * 16 : 0) - (step + 1 < count ? 0 : lane / 16 * 16));
+#pragma unroll
+  for (int step = 0; step < RUN / 16; step++)
+    if (step < count)
+      multiply16(sums[step % 2], a[step], b[step / 2][step % 2 * 2],
+                 b[step / 2][step % 2 * 2 + 1]);
+}
+
+// Where the block's tiles begin (i = 0) and end (i = 1).
+__device__ inline int part(int tiles, int i) {
+  return static_cast<unsigned>(tiles) * (blockIdx.x + i) / gridDim.x;
+}
+
+// The weight rows of a tile: two runs of up to 8.
+struct Rows {
+  const bf16 *upper, *lower;
+  int uppers, lowers;
+};
+
+// The products of tiles [first, end). weights(tile): its rows, each `stride` behind the one before;
+// prepare(tile) is called before the first weights set out, begin(tile) while they are on their way:
+// they stage the rows of x, where these are new. finish(partials) has the warps' sums.
+template <class Weights, class Prepare, class Begin, class Finish>
+__device__ inline void stream(int first, int end, int k, long long stride, char* shared,
+                              Weights weights, Prepare prepare, Begin begin, Finish finish) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, slices = (k + SLICE - 1) / SLICE;
+  bf16* ring = reinterpret_cast<bf16*>(shared) + warp * STAGES * ROWS * PITCH;
+  float* partials = reinterpret_cast<float*>(shared + WARPS * STAGES * ROWS * PITCH * 2);
+  const bf16* xs = reinterpret_cast<bf16*>(shared + XS);
+
+  int fetched = 0, next_tile = first, next_slice = 0;
+  Rows rows = {};
+  auto fetch = [&]() {  // this warp's part of the next slice: a lane 16 bytes of every other row
+    if (next_tile < end) {
+      if (next_slice == 0) rows = weights(next_tile);
+      const Run run = run_of(k, next_slice);
+      if (lane % 16 < run.count * 2) {
+        const int row = lane / 16, at = lane % 16 * 8;
+        bf16* slot = ring + (fetched % STAGES * ROWS + row) * PITCH + at;
+        const bf16* upper = rows.upper + row * stride + run.k + at;
+        const bf16* lower = rows.lower + row * stride + run.k + at;
+#pragma unroll
+        for (int i = 0; i < ROWS / 2; i += 2)
+          if (i + row < rows.uppers) copy16(slot + i * PITCH, upper + i * stride);
+#pragma unroll
+        for (int i = 0; i < ROWS / 2; i += 2)
+          if (i + row < rows.lowers) copy16(slot + (i + ROWS / 2) * PITCH, lower + i * stride);
+      }
+      if (++next_slice == slices) next_slice = 0, next_tile++;
+    }
+    fetched++;
+    end_copies();
+  };
+
+  if (first < end) prepare(first);
+  for (int i = 0; i < STAGES; i++) fetch();
+  int used = 0;
+  for (int tile = first; tile < end; tile++) {
+    begin(tile);
+    float sums[2][4] = {};
+    for (int slice = 0; slice < slices; slice++) {
+      const Run run = run_of(k, slice);
+      wait_copies<STAGES - 1>();
+      __syncwarp();  // the others' copies are here too
+      multiply(sums, ring + used++ % STAGES * ROWS * PITCH, xs + run.k, k + 8, run.count);
+      __syncwarp();
+      fetch();
+    }
+    float* part = partials + tile % 2 * WARPS * TOKENS * SPREAD;
+    for (int i = 0; i < 4; i++)
+      part[(warp * TOKENS + lane % 4 * 2 + i % 2) * SPREAD + lane / 4 + i / 2 * 8] =
+          __fadd_rn(sums[0][i], sums[1][i]);
+    __syncthreads();  // and the tile before the last one has been joined
+    finish(part);
+  }
+}
+__device__ inline float joined(const float* partials, int row, int token) {
+  float sum = partials[token * SPREAD + row];
+  for (int warp = 1; warp < WARPS; warp++)
+    sum = __fadd_rn(sum, partials[(warp * TOKENS + token) * SPREAD + row]);
+  return sum;
 }
 
 __device__ inline float gated(float gate, float up) {  // silu(gate) up
   return __fmul_rn(__fdiv_rn(gate, __fadd_rn(1.0f, exp2_fast(__fmul_rn(gate, -1.44269504f)))), up);
-}
-
-// The block's product for bfloat16 weights: partial sums of ROWS x TOKENS for each warp.
-// `weights(i)` is weight row i, or null where there is none; xs [TOKENS][k + 8].
-template <class Rows>
-__device__ inline void multiply(Rows weights, bf16* ring, const bf16* xs, float* partials, int k) {
-  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-  const int slices = (k + SLICE - 1) / SLICE;
-  auto fetch = [&](int slice) {
-    const int k0 = slice * SLICE, vectors = (k - k0 < SLICE ? k - k0 : SLICE) / 8;
-    for (int i = thread; slice < slices && i < ROWS * vectors; i += 256) {
-      const bf16* from = weights(i / vectors);
-      const int at = i % vectors * 8;
-      if (from) copy16(ring + (slice % STAGES * ROWS + i / vectors) * PITCH + at, from + k0 + at);
-    }
-    end_copies();
-  };
-  for (int slice = 0; slice < STAGES - 1; slice++) fetch(slice);
-  float sums[2][4] = {};
-  for (int slice = 0; slice < slices; slice++) {
-    wait_copies<STAGES - 2>();
-    __syncthreads();  // this slice is here, and everybody is through with the one before
-    fetch(slice + STAGES - 1);
-    const int left = k - slice * SLICE;
-    const int steps = (left < SLICE ? left : SLICE) / 16, share = (steps + WARPS - 1) / WARPS;
-    const bf16* w_row = ring + (slice % STAGES * ROWS + lane % 16) * PITCH + lane / 16 * 8;
-    const bf16* x_row = xs + lane % 8 * (k + 8) + slice * SLICE + lane / 8 % 2 * 8;
-    const int first = warp * share;
-    for (int step = first; step < first + share && step < steps; step++) {
-      unsigned a[4], b[4];
-      load_matrix4(a, w_row + step * 16);
-      load_matrix4(b, x_row + step * 16);
-      multiply16(sums[(step - first) % 2], a, b[0], b[1]);
-    }
-  }
-  for (int i = 0; i < 4; i++)
-    partials[(warp * ROWS + lane / 4 + i / 2 * 8) * TOKENS + lane % 4 * 2 + i % 2] =
-        __fadd_rn(sums[0][i], sums[1][i]);
-  __syncthreads();
-}
-__device__ inline float joined(const float* partials, int row, int token) {
-  float sum = partials[row * TOKENS + token];
-  for (int warp = 1; warp < WARPS; warp++)
-    sum = __fadd_rn(sum, partials[(warp * ROWS + row) * TOKENS + token]);
-  return sum;
 }
 
 // The same sum for float32 weights by one thread, with slices of 512.
@@ -118,27 +225,35 @@ __device__ inline float dot(const float* w, const float* x, int k) {
   return sum;
 }
 
-// 256 threads; shared memory: the ring, x, and partials.
-extern "C" __global__ void __launch_bounds__(256)
+// 256 threads; shared memory: XS bytes and x. A tile: `height` columns, up to 8, of gate and of up.
+extern "C" __global__ void __launch_bounds__(256, 1)
     gemm_silu_bf16(const float* x, const bf16* w_gate, const bf16* w_up, float* y, int tokens,
-                   int n, int k) {
+                   int n, int k, int height) {
   extern __shared__ __align__(128) char shared[];
-  bf16* ring = reinterpret_cast<bf16*>(shared);              // [STAGES][ROWS][PITCH]
-  bf16* xs = ring + STAGES * ROWS * PITCH;                   // [TOKENS][k + 8]
-  float* partials = reinterpret_cast<float*>(xs + TOKENS * (k + 8));  // [WARPS][ROWS][TOKENS]
-  const int thread = threadIdx.x;
-  const int n0 = blockIdx.x * HALF;
-  for (int i = thread; i < tokens * k; i += 256) xs[i / k * (k + 8) + i % k] = narrow(x[i]);
-  auto row = [&](int i) -> const bf16* {
-    const int column = n0 + i % HALF;
-    return column < n ? (i < HALF ? w_gate : w_up) + (long long)column * k : nullptr;
-  };
-  multiply(row, ring, xs, partials, k);
-  const int column = n0 + thread % HALF, token = thread / HALF;
-  if (token < tokens && column < n)
-    y[(long long)token * n + column] =
-        gated(joined(partials, thread % HALF, token),
-              joined(partials, HALF + thread % HALF, token));
+  bf16* xs = reinterpret_cast<bf16*>(shared + XS);
+  const int tiles = (n + height - 1) / height, first = part(tiles, 0);
+  const int i = threadIdx.x % HALF, token = threadIdx.x / HALF;
+  const auto source = [&](int i) { return x + (long long)i * k; };
+  Staged staged;
+  int column = 0;
+  stream(
+      first, part(tiles, 1), k, k, shared,
+      [&](int tile) -> Rows {
+        const int n0 = tile * height, rows = n - n0 < height ? n - n0 : height;
+        return {w_gate + (long long)n0 * k, w_up + (long long)n0 * k, rows, rows};
+      },
+      [&](int) { staged.load(source, tokens, k, 0); },
+      [&](int tile) {
+        column = tile * height + i;
+        if (tile != first) return;
+        staged.round(tokens, xs, k, 0);
+        staged.rest(source, tokens, xs, k, 2);
+      },
+      [&](const float* partials) {
+        if (i < height && token < tokens && column < n)
+          y[(long long)token * n + column] =
+              gated(joined(partials, i, token), joined(partials, HALF + i, token));
+      });
 }
 
 // float32 weights, for checks: a thread an output, 64 threads a block.

@@ -3,6 +3,7 @@
 import numpy as np
 
 from mkport.declare.case import Case, stored
+from mkport.kernels.gemm.oracle import standalone_bytes
 
 SHAPES = {
     "one token, 8 experts": {"tokens": 1, "experts": 16, "top": 8, "n": 128, "k": 96},
@@ -66,9 +67,10 @@ def call_standalone(kernel, a):
 def call_standalone_cuda(launch, a):
     """Launches the standalone CUDA kernel on a case's arrays; up to 8 tokens."""
     args = (a.slots, a.pairs, a.act, a.w, a.y, a.n, a.k)
-    blocks = -(-a.n // 16) * a.slot_count
+    tiles = -(-a.n // 16) * a.slot_count
     if a.w.dtype == np.float32:
-        launch("moe_down_f32", blocks, 128, 0, *args)
+        launch("moe_down_f32", tiles, 128, 0, *args)
         return
-    shared = 3 * 16 * (1024 + 8) * 2 + 8 * (a.k + 8) * 2 + 8 * 16 * 8 * 4
-    launch("moe_down_bf16", blocks, 256, shared, *args)
+    shared = standalone_bytes(a.k) + 8 * (a.slot_count + 1) + 4
+    blocks = min(tiles, launch.multiprocessors)
+    launch("moe_down_bf16", blocks, 256, shared, *args, a.slot_count)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from mkport.declare.case import Case, stored
+from mkport.kernels.gemm.oracle import standalone_bytes
 
 SHAPES = {
     "one token, 8 experts": {"tokens": 1, "experts": 16, "top": 8, "n": 96, "k": 128},
@@ -96,9 +97,10 @@ def call_standalone(kernel, a):
 def call_standalone_cuda(launch, a):
     """Launches the standalone CUDA kernel on a case's arrays; up to 8 tokens."""
     args = (a.slots, a.pairs, a.x, a.w_gate, a.w_up, a.act, a.n, a.k, a.top, a.up_row)
-    blocks = -(-a.n // 8) * a.slot_count
+    tiles = -(-a.n // 8) * a.slot_count
     if a.w_gate.dtype == np.float32:
-        launch("moe_up_f32", blocks, 64, 0, *args)
+        launch("moe_up_f32", tiles, 64, 0, *args)
         return
-    shared = 3 * 16 * (1024 + 8) * 2 + 8 * (a.k + 8) * 2 + 8 * 16 * 8 * 4
-    launch("moe_up_bf16", blocks, 256, shared, *args)
+    shared = standalone_bytes(a.k) + 8 * (a.slot_count + 1) + 4
+    blocks = min(tiles, launch.multiprocessors)
+    launch("moe_up_bf16", blocks, 256, shared, *args, a.slot_count)
