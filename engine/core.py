@@ -14,8 +14,9 @@ import numpy as np
 from mkport.engine.grammar import Matcher
 from mkport.engine.logprobs import prompt_logprobs, token_logprob
 from mkport.engine.request import Accepted, Event, Reason, Sampling, Stats, TokenLogprob
-from mkport.engine.runner import Runner, StepFailed
-from mkport.engine.sampling import RowError, Sampler, choose_all
+from mkport.engine.runner import Ran, Runner, StepFailed
+from mkport.engine.sampled import GREEDY, Draw
+from mkport.engine.sampling import NotFinite, RowError, Sampler
 from mkport.engine.scheduler import Scheduler
 from mkport.engine.sequence import Part, State
 from mkport.engine.sequence import Sequence as Tokens
@@ -33,6 +34,16 @@ class Choice:
     text: OutputText
     tokens: Tokens
     matcher: Matcher | None = None  # of its grammar, if it has one
+
+    @property
+    def draw(self) -> Draw | None:
+        """How the machine is to choose the next token; None when that takes more than it can."""
+        sampler = self.sampler
+        if self.matcher is not None or sampler.edits or sampler.truncates:
+            return None
+        if sampler.greedy:
+            return GREEDY
+        return Draw(sampler.sampling.temperature, sampler.seed, sampler.choice)
 
 
 @dataclass(eq=False)
@@ -83,7 +94,7 @@ class Core:
         plan = self.scheduler.plan()
         traced, self.wants_trace = self.wants_trace, False
         try:
-            logits = self.runner.run(plan, traced)
+            ran = self.runner.run(plan, self._draws(plan.parts), traced)
         except StepFailed as error:
             return self._failed(plan.parts, str(error))
         if traced:
@@ -91,7 +102,7 @@ class Core:
         self.scheduler.commit(plan)
         self.steps += 1
         self.step_tokens = plan.tokens
-        begun = self._take(plan.parts, logits)
+        begun = self._take(plan.parts, ran)
         self._wake()
         if not self.scheduler.busy:
             self.scheduler.check_idle()
@@ -125,11 +136,18 @@ class Core:
         self._choices.clear()
         self._wake()
 
-    def _take(self, parts: Sequence[Part], logits: np.ndarray) -> list[Job]:
-        """What a step's logits mean for each sequence that ran in it; the jobs that it began."""
+    def _draws(self, parts: Sequence[Part]) -> list[Draw]:
+        """How the token of each wanted row is chosen."""
+        draws: list[Draw] = []
+        for part in parts:
+            if part.wanted:
+                draws += [GREEDY] * (part.wanted - 1)
+                draws.append(self._choices[part.sequence][1].draw or GREEDY)
+        return draws
+
+    def _take(self, parts: Sequence[Part], ran: Ran) -> list[Job]:
+        """What a step's rows mean for each sequence that ran in it; the jobs that it began."""
         begun: list[Job] = []
-        ready: list[tuple[Job, Choice]] = []
-        rows: list[int] = []
         row = 0
         for part in parts:
             job, choice = self._choices[part.sequence]
@@ -138,16 +156,14 @@ class Core:
                 begun.append(job)
             row += part.wanted
             if part.sequence.all_logits and part.start < part.sequence.prompt:
-                self._take_prompt(job, part, logits[row - part.wanted : row])
+                self._take_prompt(job, part, ran.logits[row - part.wanted : row])
             if part.sequence.remaining or part.sequence.state is State.ENDED:
                 continue
             self._accept(job, choice)
             if job.sampling.max_tokens:
-                ready.append((job, choice))
-                rows.append(row - 1)
+                self._sample(job, choice, ran, row - 1)
             else:
                 self._end(job, choice, "length")
-        self._sample(ready, rows, logits)
         return begun
 
     def _failed(self, parts: Sequence[Part], message: str) -> list[Job]:
@@ -182,45 +198,35 @@ class Core:
         except RowError as error:
             self._end_all(job, "error", str(error))
 
-    def _sample(self, ready: list[tuple[Job, Choice]], rows: list[int], logits: np.ndarray) -> None:
-        """Each choice's next token, from its row of logits; one that gives none ends its choice."""
-        masks: list[np.ndarray | None] = []
-        for place in reversed(range(len(ready))):
-            job, choice = ready[place]
-            try:
-                masks.insert(0, choice.matcher.mask() if choice.matcher else None)
-            except RowError as error:
-                self._end(job, choice, "error", str(error))
-                del ready[place], rows[place]
-        if not ready:
+    def _sample(self, job: Job, choice: Choice, ran: Ran, row: int) -> None:
+        """A choice's next token, from its row; one that gives none ends the choice."""
+        position, top = choice.tokens.computed - 1, job.sampling.logprobs
+        logprobs: tuple[TokenLogprob, ...] = ()
+        try:
+            token = self._chosen(choice, ran, row, position)
+            if top is not None:
+                logprobs = (token_logprob(ran.logits[row], token, top, position),)
+            event = self._said(job, choice, token, logprobs)
+        except RowError as error:
+            self._end(job, choice, "error", str(error))
             return
-        every = rows == list(range(len(rows)))  # no copy then
-        wanted = logits[: len(rows)] if every else logits[rows]
-        positions = [choice.tokens.computed - 1 for _, choice in ready]
-        samplers = [choice.sampler for _, choice in ready]
-        chosen = choose_all(samplers, wanted, masks, positions)
-        for (job, choice), token, row in zip(ready, chosen, wanted, strict=True):
-            try:
-                if isinstance(token, RowError):
-                    raise token
-                event = self._said(job, choice, token, self._logprobs(job, choice, token, row))
-            except RowError as error:
-                self._end(job, choice, "error", str(error))
-                continue
-            self.generation_tokens += 1
-            if event.reason is None:
-                choice.tokens.tokens.append(token)
-            else:
-                self._forget(choice)
-            self._tell(job, event)
+        self.generation_tokens += 1
+        if event.reason is None:
+            choice.tokens.tokens.append(token)
+        else:
+            self._forget(choice)
+        self._tell(job, event)
 
-    def _logprobs(
-        self, job: Job, choice: Choice, token: int, logits: np.ndarray
-    ) -> tuple[TokenLogprob, ...]:
-        top = job.sampling.logprobs
-        if top is None:
-            return ()
-        return (token_logprob(logits, token, top, choice.tokens.computed - 1),)
+    def _chosen(self, choice: Choice, ran: Ran, row: int, position: int) -> int:
+        """The machine's choice where it was told how, else one from the logits. Raises RowError."""
+        if choice.draw is None:
+            mask = choice.matcher.mask() if choice.matcher else None
+            return choice.sampler.choose(ran.logits[row], mask, position)
+        token = int(ran.choices[row])
+        if token < 0:
+            raise NotFinite(position)
+        choice.sampler.accept(token)
+        return token
 
     def _said(
         self, job: Job, choice: Choice, token: int, logprobs: tuple[TokenLogprob, ...]

@@ -3,14 +3,16 @@
 `Runner` is all that the core knows of a machine; `StepRunner` is one over any target's machines.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
 from mkport.doctor import cpu_model
 from mkport.engine.load import LoadedModel
+from mkport.engine.sampled import Draw
 from mkport.engine.scheduler import Limits
 from mkport.engine.sequence import Copy, Plan, Restore, Save
 from mkport.engine.steps import Steps
@@ -25,18 +27,32 @@ class StepFailed(RuntimeError):
     """A step did not end: what its sequences have in the cache is unknown, later steps may run."""
 
 
+@dataclass
+class Ran:
+    """What a step gave for its wanted rows, in the order of the parts; the next step takes it
+    away."""
+
+    choices: np.ndarray  # int32 [wanted], as asked for; -1 where logits are not finite
+    read: Callable[[], np.ndarray]
+
+    @cached_property
+    def logits(self) -> np.ndarray:
+        """Float32 [wanted, vocabulary]: from a device they are fetched when they are looked at."""
+        return self.read()
+
+
 class Runner(Protocol):
     """A machine that runs planned steps."""
 
     limits: Limits
     workers: int
 
-    def run(self, plan: Plan, trace: bool = False) -> np.ndarray:
-        """Does a plan's moves in order, enters its entries, runs its parts.
+    def run(self, plan: Plan, draws: Sequence[Draw], trace: bool = False) -> Ran:
+        """Does a plan's moves in order, enters its entries, runs its parts; `draws` says how each
+        wanted row's token is chosen.
 
         A `Save` leaves the contents in its sequence's `saved`, a `Restore` takes them from there.
-        Returns the wanted rows' logits in the order of the parts, float32 [wanted, vocabulary],
-        which the next step may overwrite. Raises StepFailed.
+        Raises StepFailed.
         """
         ...
 
@@ -74,7 +90,7 @@ class StepRunner:
         self._model = model.name
         self._traced: tuple[int, int] = (0, 0)  # tokens and sequences of the last step
 
-    def run(self, plan: Plan, trace: bool = False) -> np.ndarray:
+    def run(self, plan: Plan, draws: Sequence[Draw], trace: bool = False) -> Ran:
         """See `Runner`."""
         for move in plan.moves:
             self._move(move)
@@ -91,11 +107,12 @@ class StepRunner:
         machine = self._steps.machine_for(len(tokens), len(wanted))
         assert machine is not None, "the scheduler plans steps that fit"
         try:
-            _, logits = self._steps.run(machine, places, tokens, wanted, trace)
+            self._steps.step(machine, places, tokens, wanted, trace, draws)
         except Stuck as error:
             raise StepFailed(str(error)) from error
         self._traced = len(tokens), len(plan.parts)
-        return logits
+        count = len(wanted)
+        return Ran(self._steps.choices(count), lambda: self._steps.logits(count))
 
     def trace(self) -> Trace:
         """See `Runner`."""

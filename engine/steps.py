@@ -86,12 +86,30 @@ class Steps:
         the rows `wanted` of `tokens`, the choices int32 [wanted] (-1 where logits are not finite)
         and the logits float32 [wanted, vocabulary]; both are overwritten by the next step.
         """
+        self.step(machine, places, tokens, wanted, trace, draws)
+        return self.choices(len(wanted)), self.logits(len(wanted))
+
+    def step(
+        self,
+        machine: Machine,
+        places: Sequence[tuple[int, int]],
+        tokens: Sequence[int],
+        wanted: Sequence[int],
+        trace: bool = False,
+        draws: Sequence[Draw] = (),
+    ) -> None:
+        """As `run`, but reads nothing back."""
         self._send(places, tokens, wanted, draws)
         self.last = machine
         machine.step(trace)
-        read = self._arrays.read
-        tensors = machine.tensors
-        return read(tensors["next"][: len(wanted)]), read(tensors["logits"][: len(wanted)])
+
+    def choices(self, rows: int) -> np.ndarray:
+        """The last step's choices of its first wanted rows, int32 [rows]."""
+        return self._arrays.read(self.last.tensors["next"][:rows])
+
+    def logits(self, rows: int) -> np.ndarray:
+        """The last step's logits of its first wanted rows, float32 [rows, vocabulary]."""
+        return self._arrays.read(self.last.tensors["logits"][:rows])
 
     def follow(
         self,

@@ -4,9 +4,13 @@ cache holds a canary, the hash of the tokens up to its position, compared at eve
 So a swapped row, a stale or foreign page, a half-filled block or a wrong resume cannot go unseen.
 """
 
+from collections.abc import Sequence as Of
+
 import numpy as np
 
 from mkport.engine.prefix import NONE
+from mkport.engine.runner import Ran
+from mkport.engine.sampled import Draw
 from mkport.engine.scheduler import Limits
 from mkport.engine.sequence import Copy, Part, Plan, Restore, Save, Sequence
 from mkport.trace import Trace
@@ -56,7 +60,7 @@ class OracleRunner:
         self.reads = self.widest = 0
         self._hashes: dict[Sequence, list[int]] = {}
 
-    def run(self, plan: Plan, trace: bool = False) -> np.ndarray:
+    def run(self, plan: Plan, draws: Of[Draw], trace: bool = False) -> Ran:
         """See `Runner`. The latest part goes first, so that none can read what a part before it
         writes in the same step."""
         for move in plan.moves:
@@ -74,9 +78,11 @@ class OracleRunner:
         assert len({id(part.sequence) for part in plan.parts}) == len(plan.parts)
         states = [state for part in plan.parts for state in read[part.sequence]]
         assert len(states) <= self.limits.sequences + self.limits.prompt_logits
+        assert len(states) == len(draws)
+        chosen = np.array([next_token(state) for state in states], np.int32)
         logits = np.zeros((len(states), VOCAB), np.float32)
-        logits[np.arange(len(states)), [next_token(state) for state in states]] = 1.0
-        return logits
+        logits[np.arange(len(states)), chosen] = 1.0
+        return Ran(chosen, lambda: logits)
 
     def trace(self) -> Trace:
         """There is none."""

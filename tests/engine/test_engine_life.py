@@ -5,7 +5,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ import pytest
 
 from mkport.engine.engine import Engine, collect
 from mkport.engine.request import EngineLike, Event, Grammar, QueueFull, Sampling
-from mkport.engine.runner import StepFailed
+from mkport.engine.runner import Ran, StepFailed
+from mkport.engine.sampled import Draw
 from mkport.engine.scheduler import Limits
 from mkport.engine.sequence import Plan
 from mkport.engine.synth import byte_tokenizer
@@ -32,18 +33,18 @@ class Gated(OracleRunner):
         super().__init__(limits)
         self.gate = threading.Semaphore(10**9)
         self.entered = threading.Semaphore(0)
-        self.faults: list[Callable[[Plan, np.ndarray], np.ndarray]] = []
+        self.faults: list[Callable[[Plan, Ran], Ran]] = []
         self.closed = False
 
     def hold(self) -> None:
         """From now on `gate.release` lets single steps go."""
         self.gate, self.entered = threading.Semaphore(0), threading.Semaphore(0)
 
-    def run(self, plan: Plan, trace: bool = False) -> np.ndarray:
+    def run(self, plan: Plan, draws: Sequence[Draw], trace: bool = False) -> Ran:
         self.entered.release()
         assert self.gate.acquire(timeout=20)
-        logits = super().run(plan, trace)
-        return self.faults.pop(0)(plan, logits) if self.faults else logits
+        ran = super().run(plan, draws, trace)
+        return self.faults.pop(0)(plan, ran) if self.faults else ran
 
     def close(self) -> None:
         self.closed = True
@@ -202,10 +203,11 @@ def test_a_full_queue(engine: Engine, runner: Gated) -> None:
 
 
 def test_a_row_of_nan_ends_its_request_alone(engine: Engine, runner: Gated) -> None:
-    def broken(plan: Plan, logits: np.ndarray) -> np.ndarray:
+    def broken(plan: Plan, ran: Ran) -> Ran:
         row = next(i for i, p in enumerate(plan.parts) if p.sequence.tokens[0] == 9)
-        logits[row, 3] = np.nan
-        return logits
+        ran.logits[row, 3] = np.nan
+        ran.choices[row] = -1
+        return ran
 
     runner.hold()
     good = engine.submit([1, 2], sampling(6))
@@ -226,7 +228,7 @@ def test_a_row_of_nan_ends_its_request_alone(engine: Engine, runner: Gated) -> N
 
 
 def test_a_step_that_fails_ends_who_was_in_it(engine: Engine, runner: Gated) -> None:
-    def stuck(plan: Plan, logits: np.ndarray) -> np.ndarray:
+    def stuck(plan: Plan, ran: Ran) -> Ran:
         raise StepFailed("worker 0 waits")
 
     runner.faults.append(stuck)
@@ -240,7 +242,7 @@ def test_a_step_that_fails_ends_who_was_in_it(engine: Engine, runner: Gated) -> 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_dead_engine_says_so(engine: Engine, runner: Gated) -> None:
-    def dies(plan: Plan, logits: np.ndarray) -> np.ndarray:
+    def dies(plan: Plan, ran: Ran) -> Ran:
         raise ValueError("out of luck")
 
     runner.hold()
