@@ -132,8 +132,8 @@ __device__ inline void join(float* out, int dim, const float* sums, int pitch, c
   out[dim + 1] = l;
 }
 
-// Where the ring keeps 8 columns of a key: the keys' banks differ, whether eight lanes read two keys
-// or four.
+// Where the ring keeps 8 columns of a key: the keys' banks differ, whether eight lanes read two
+// keys or four.
 template <int DIM>
 __device__ inline int place_in_ring(int key, int column) {
   return key * DIM + ((column / 8) ^ (key % 8 ^ key % 2 * 4)) * 8;
@@ -144,8 +144,8 @@ __device__ inline unsigned column_of(unsigned x, unsigned y, int half) {  // of 
 
 // A warp's sums over its blocks so far, of 8 queries: a lane has queries 2 (lane % 4) and the next,
 // columns 64 i + 8 (lane / 4) + j, and 4 more from sums[][2] on. Keys, then columns of values, are
-// on the tensor cores' side of 16. The columns that a step multiplies are those that a lane finds in
-// 16 bytes: 32 i + 8 (lane % 4) + 4 (step % 2).
+// on the tensor cores' side of 16. The columns that a step multiplies are those that a lane finds
+// in 16 bytes: 32 i + 8 (lane % 4) + 4 (step % 2).
 template <int DIM>
 struct State {
   float sums[DIM / 16][4], m[2], l[2];
@@ -265,8 +265,9 @@ __device__ inline void multiply(const Shape& a, const float* q, const int* rows,
   tile.seek(a, rows, groups, begin);
   to = tile;
 
-  // Fetching is STAGES blocks ahead of computing, and the page of the block after is on its way. Keys
-  // and values are copied apart: a block's keys make room for others while its values are added.
+  // Fetching is STAGES blocks ahead of computing, and the page of the block after is on its way.
+  // Keys and values are copied apart: a block's keys make room for others while its values are
+  // added.
   int fetching = begin, next = warp, fetched = 0, page = 0;
   long long from = 0;
   auto look_up = [&]() {

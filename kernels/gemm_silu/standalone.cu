@@ -66,8 +66,8 @@ __device__ inline Run run_of(int k, int slice) {
   return {slice * SLICE + first * 16, rest < 0 ? 0 : rest < share ? rest : share};
 }
 
-// Rounds this warp's part of `count` rows of x, from(i) each, to xs [TOKENS][k + 8], two slices at a
-// time, so that many loads are under way: load puts them in registers, round into shared memory.
+// Rounds this warp's part of `count` rows of x, from(i) each, to xs [TOKENS][k + 8], two slices
+// at a time, so that many loads are under way: load puts them in registers, round into shared memory.
 struct Staged {
   float4 x[2][TOKENS];
 
@@ -141,8 +141,8 @@ struct Rows {
 };
 
 // The products of tiles [first, end). weights(tile): its rows, each `stride` behind the one before;
-// prepare(tile) is called before the first weights set out, begin(tile) while they are on their way:
-// they stage the rows of x, where these are new. finish(partials) has the warps' sums.
+// prepare(tile) is called before the first weights set out, begin(tile) while they are on their
+// way: they stage the rows of x, where these are new. finish(partials) has the warps' sums.
 template <class Weights, class Prepare, class Begin, class Finish>
 __device__ inline void stream(int first, int end, int k, long long stride, char* shared,
                               Weights weights, Prepare prepare, Begin begin, Finish finish) {
