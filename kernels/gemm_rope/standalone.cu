@@ -63,7 +63,8 @@ __device__ inline Run run_of(int k, int slice) {
 }
 
 // Rounds this warp's part of `count` rows of x, from(i) each, to xs [TOKENS][k + 8], two slices
-// at a time, so that many loads are under way: load puts them in registers, round into shared memory.
+// at a time, so that many loads are under way: load puts them in registers, round into shared
+// memory.
 struct Staged {
   float4 x[2][TOKENS];
 
