@@ -36,7 +36,7 @@ class TorchStep:
     ) -> None:
         self.config, self.rows, self.context = config, rows, context
         self._weights = {n: view(a) for n, a in tensors.items() if n.startswith("model.")}
-        self._tokens = view(tensors["tokens"])[:rows].long()
+        self.tokens = view(tensors["tokens"])[:rows].long()
         half = config.head_dim // 2
         angles = view(tensors["rope"])[context - 1] if "rope" in tensors else None
         self._cos = None if angles is None else angles[:half]
@@ -89,7 +89,7 @@ class TorchStep:
         leads the next one's, in deviations of the scores: [rows].
         """
         config, weights = self.config, self._weights
-        x = weights["model.embed_tokens.weight"][self._tokens].to(dtype)
+        x = weights["model.embed_tokens.weight"][self.tokens].to(dtype)
         for number in range(config.layers):
             prefix = f"model.layers.{number}."
             own = {n[len(prefix) :]: w for n, w in weights.items() if n.startswith(prefix)}

@@ -18,6 +18,7 @@ from mkport.machines.cuda.nvrtc import Nvrtc
 ARCHS = ("sm_80", "sm_90a", "sm_100", "sm_120")
 SLOW = pytest.mark.slow
 REGISTERS = 168  # of each of a worker's 384 threads
+SPILLS = 1536  # bytes a thread, of all ops in one file; an op alone has none
 WITH_TASK = [op for op in all_ops().values() if (op.folder / "task.cuh").is_file()]
 STANDALONE = [op for op in all_ops().values() if (op.folder / "standalone.cu").is_file()]
 
@@ -82,6 +83,7 @@ def test_the_megakernel_compiles_within_its_registers(nvrtc: Nvrtc, arch: str, d
     made = nvrtc.compile(compose_cuda(WITH_TASK, dtype, dtype).source, arch)
     assert made.cubin.startswith(b"\x7fELF")
     assert 0 < made.registers["megakernel"] <= REGISTERS
+    assert made.spills["megakernel"] <= SPILLS
 
 
 @pytest.mark.parametrize("op", WITH_TASK, ids=lambda op: op.name)
