@@ -136,9 +136,6 @@ def test_a_full_queue_and_a_full_house_say_when_to_come_back() -> None:
             response = live.chat(stream=stream)
             assert response.status_code == 503 and response.headers["retry-after"] == "2"
             assert response.json()["error"]["code"] == "queue_full"
-        # as many choices of one call, all or none
-        response = live.post("/v1/completions", {"prompt": ["a", "b", "c"]})
-        assert response.status_code == 503
         for thread in threads:
             thread.join()
         assert answers == [200, 200] and engine.idle()
@@ -154,6 +151,19 @@ def test_a_full_queue_and_a_full_house_say_when_to_come_back() -> None:
         for thread in threads:
             thread.join()
         until(lambda: live.service.at_work == 0)
+
+
+def test_the_prompts_of_one_call_are_taken_all_or_none() -> None:
+    engine = ScriptedEngine(lambda asked: [Wait(1), "x"], max_batch=1, max_waiting=1)
+    with serving(engine) as live:
+        first = threading.Thread(target=live.chat)
+        first.start()
+        until(lambda: engine.stats().running == 1)
+        assert live.post("/v1/completions", {"prompt": ["a", "b", "c"]}).status_code == 503
+        assert len(engine.submitted) == 2  # one was taken, and must be let go
+        until(lambda: engine.stats().waiting == 0, 0.5)
+        assert engine.stats().running == 1
+        first.join()
 
 
 def test_a_dead_engine_is_told(live: Live) -> None:
@@ -173,7 +183,12 @@ def test_a_prompt_is_measured_before_it_is_tokenized(live: Live, monkeypatch: An
         asked.append(text)
         return [1]
 
+    def render(*messages: Any, **variables: Any) -> str:
+        asked.append("rendered")
+        return "short"
+
     monkeypatch.setattr(live.engine.tokenizer, "encode", encode)
+    monkeypatch.setattr(live.engine.tokenizer, "render_chat", render)
     text = "a" * (live.service.most_characters + 1)
     for path, body in [
         ("/v1/completions", {"prompt": text}),
