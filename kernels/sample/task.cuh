@@ -15,21 +15,26 @@ struct sample : MkBody {
     }
   };
 
+  MK_DEVICE static void early(const SampleArgs& a, const MkRun&, const MkStage& s) {
+    if (s.thread == 0) s.notes[0] = mk_load_immutable(a.count);
+  }
+
   MK_DEVICE static void compute(const SampleArgs& a, int tile, MkCompute& c) {
     const int blocks = (a.n + COLUMNS - 1) / COLUMNS;
     const int row = tile / blocks, from = tile % blocks * COLUMNS + mk_thread() * 4;
     const int end = from / COLUMNS * COLUMNS + COLUMNS < a.n ? from / COLUMNS * COLUMNS + COLUMNS
                                                              : a.n;
     Best best = {mk_float(0xff800000u), 0x7fffffff};
-    if (row < mk_load_immutable(a.count)) {
+    if (row < c.notes[0]) {
       mk_float4 x[FLIGHT];
 #pragma unroll
       for (int i = 0; i < FLIGHT; i++)
         x[i] = four(a.x + int64_t(row) * a.n, from + i * MK_COMPUTERS * 4, end, a.n % 4 == 0);
       const mk_word4 way = mk_load_immutable16(a.sampling + row * 4);
       const float temperature = mk_float(way.v[0]);
-      const int32_t token = mk_load_immutable(a.index + row);
-      const uint32_t position = mk_load_immutable(a.rows + 2 * token + 1);
+      uint32_t position = 0;
+      if (temperature > 0.0f)
+        position = mk_load_immutable(a.rows + 2 * mk_load_immutable(a.index + row) + 1);
 #pragma unroll 1
       for (int at = from; at < end; at += MK_COMPUTERS * 4) {
         uint32_t words[4] = {uint32_t(at) / 4, position, way.v[3], 0};
@@ -55,7 +60,7 @@ struct sample : MkBody {
 
   MK_DEVICE static void store(const SampleArgs& a, int tile, const MkStore& s) {
     const int row = tile / ((a.n + COLUMNS - 1) / COLUMNS);
-    if (mk_lane() != 0 || row >= mk_load_immutable(a.count)) return;
+    if (mk_lane() != 0 || row >= s.notes[0]) return;
     Best best = *reinterpret_cast<const Best*>(s.partials);
     for (int warp = 1; warp < MK_COMPUTE_WARPS; warp++)
       best.join(*reinterpret_cast<const Best*>(s.partials + warp * MK_PARTIAL));

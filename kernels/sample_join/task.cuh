@@ -9,9 +9,13 @@ struct sample_join : MkBody {
     }
   };
 
+  MK_DEVICE static void early(const SampleJoinArgs& a, const MkRun&, const MkStage& s) {
+    if (s.thread == 0) s.notes[0] = mk_load_immutable(a.count);
+  }
+
   MK_DEVICE static void compute(const SampleJoinArgs& a, int tile, MkCompute& c) {
     Best best = {mk_float(0xff800000u), 0x7fffffff};
-    if (tile < mk_load_immutable(a.count)) {
+    if (tile < c.notes[0]) {
       const int64_t row = int64_t(tile) * a.parts;
 #pragma unroll 1
       for (int part = mk_thread(); part < a.parts; part += MK_COMPUTERS) {
@@ -25,7 +29,7 @@ struct sample_join : MkBody {
   }
 
   MK_DEVICE static void store(const SampleJoinArgs& a, int tile, const MkStore& s) {
-    if (mk_lane() != 0 || tile >= mk_load_immutable(a.count)) return;
+    if (mk_lane() != 0 || tile >= s.notes[0]) return;
     Best best = *reinterpret_cast<const Best*>(s.partials);
     for (int warp = 1; warp < MK_COMPUTE_WARPS; warp++)
       best.join(*reinterpret_cast<const Best*>(s.partials + warp * MK_PARTIAL));
