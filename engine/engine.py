@@ -1,23 +1,21 @@
 """The serving engine as a library: `Engine(model)`, then `generate`, `stream` or `submit`.
 
-It owns the thread in which the core's rounds happen, and the inbox through which everybody else
-reaches it. What a round does is the core's business; HTTP is the server's.
+It checks requests and makes jobs of them; the thread in which these run is `loop`'s, HTTP is the
+server's.
 """
 
 import itertools
-import math
-import queue
 import secrets
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, overload
 
 from mkport.engine.capacity import Settings, plan_capacity, widths
-from mkport.engine.core import Choice, Core, Job
+from mkport.engine.core import Choice, Job
 from mkport.engine.grammar import Grammars
 from mkport.engine.load import LoadedModel, load
+from mkport.engine.loop import Loop
 from mkport.engine.request import QueueFull, Reason, Sampling, Stats, TokenLogprob
 from mkport.engine.runner import Runner, StepRunner
 from mkport.engine.sampling import Sampler, draw_seed
@@ -29,7 +27,7 @@ from mkport.engine.tokenizer import Tokenizer
 from mkport.errors import UserError
 from mkport.trace import Trace
 
-IDLE_S = 0.5  # the loop comes round at least so often
+RETRY_S = 0.05  # between looks for room in the queue
 MAX_WAITING = 256  # requests that wait to begin
 MAX_TOKENS = 256  # of `generate`, when the caller names no number
 
@@ -98,18 +96,8 @@ class Engine:
         self.name, self.vocab, self.tokenizer = name, vocab, tokenizer
         self.context, self.max_batch = runner.limits.context, runner.limits.sequences
         self.grammars = Grammars(tokenizer, vocab)
-        self._runner = runner
-        self._core = Core(runner, tokenizer.eos_ids)
-        self._inbox: queue.SimpleQueue[tuple[str, Job | None]] = queue.SimpleQueue()
-        self._max_waiting, self._waiting = max_waiting, 0
-        self._lock = threading.Lock()  # over _waiting
-        self._names = itertools.count()
-        self._prefix = secrets.token_hex(4)
-        self._state: Literal["open", "draining", "closed", "dead"] = "open"
-        self._deadline = math.inf  # of draining
-        self._beat = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self._thread.start()
+        self._loop = Loop(runner, tokenizer.eos_ids, max_waiting)
+        self._names, self._prefix = itertools.count(), secrets.token_hex(4)
 
     def submit(self, prompt: Sequence[int], sampling: Sampling, n: int = 1) -> EventStream:
         """Queues a request of `n` choices; returns at once, but for a grammar that `grammars` has
@@ -134,13 +122,9 @@ class Engine:
             matcher = self.grammars.matcher(sampling.grammar) if sampling.grammar else None
             choices.append(Choice(index, sampler, text, tokens, matcher))
         name = f"{self._prefix}-{next(self._names)}"
-        stream = EventStream(name, n, lambda: self._inbox.put(("cancel", job)))
+        stream = EventStream(name, n, lambda: self._loop.cancel(job))
         job = Job(stream, ids, sampling, choices)
-        with self._lock:
-            if self._state != "open" or self._waiting >= self._max_waiting:
-                raise QueueFull()
-            self._waiting += 1
-            self._inbox.put(("add", job))
+        self._loop.add(job)
         return stream
 
     @overload
@@ -203,30 +187,25 @@ class Engine:
 
     def stats(self) -> Stats:
         """Counters and gauges. Safe from any thread."""
-        return self._core.stats()
+        return self._loop.core.stats()
 
     def heartbeat_s(self) -> float:
         """Seconds since the loop last came round; infinite when it has died or was closed."""
-        return time.monotonic() - self._beat if self._thread.is_alive() else math.inf
+        return self._loop.heartbeat_s()
 
     def reset_prefix_cache(self) -> None:
         """Forgets what prompts have left behind; running requests keep what they hold."""
-        self._inbox.put(("reset", None))
+        self._loop.reset_prefix_cache()
 
     def timeline(self) -> Trace | None:
         """What happened in the last traced step, None when there is none yet; the next step is
         traced because you ask. Safe from any thread."""
-        self._core.wants_trace = True
-        return self._core.trace
+        self._loop.core.wants_trace = True
+        return self._loop.core.trace
 
     def close(self, drain_s: float = 0.0) -> None:
         """Ends the engine: nothing new is taken, what is there may go on for `drain_s` seconds."""
-        with self._lock:
-            if self._state == "open":
-                self._state = "draining"
-        self._deadline = min(self._deadline, time.monotonic() + drain_s)
-        self._inbox.put(("close", None))
-        self._thread.join()
+        self._loop.close(drain_s)
 
     def __enter__(self) -> "Engine":
         return self
@@ -263,71 +242,9 @@ class Engine:
             try:
                 return self.submit(ids, sampling, n)
             except QueueFull:
-                if self._state != "open":
+                if self._loop.state != "open":
                     raise UserError("The engine is closed. Make a new one.") from None
-                time.sleep(IDLE_S / 10)
-
-    def _run(self) -> None:
-        """The engine's thread."""
-        try:
-            while self._open():
-                self._beat = time.monotonic()
-                self._read(wait=not self._core.scheduler.busy)
-                if self._core.scheduler.busy:
-                    self._began(self._core.step())
-            self._read(wait=False)
-            for job in self._core.jobs:
-                self._core.cancel(job)
-            self._core.scheduler.check()
-            self._refuse_all("closed", "The engine is closed.")
-        except BaseException as error:
-            self._refuse_all("dead", f"The engine has died: {error}")
-            raise
-        finally:
-            self._runner.close()
-
-    def _open(self) -> bool:
-        if self._state == "open":
-            return True
-        idle = not self._core.scheduler.busy and self._inbox.empty()
-        return not idle and time.monotonic() < self._deadline
-
-    def _read(self, wait: bool) -> None:
-        """Does what is in the inbox, after a wait for the first order when there is nothing else
-        to do."""
-        while True:
-            try:
-                order, job = self._inbox.get(timeout=IDLE_S) if wait else self._inbox.get_nowait()
-            except queue.Empty:
-                return
-            wait = False
-            if order == "add" and job is not None:
-                self._core.add(job)
-            elif order == "cancel" and job is not None:
-                self._core.cancel(job)
-                self._began([job] if job.queued else [])
-                job.queued = False
-            elif order == "reset":
-                self._core.scheduler.holdings.cache.reset()
-
-    def _began(self, jobs: list[Job]) -> None:
-        """So many requests no longer wait."""
-        if jobs:
-            with self._lock:
-                self._waiting -= len(jobs)
-
-    def _refuse_all(self, state: Literal["closed", "dead"], message: str) -> None:
-        """Ends with an error whatever is left, in the core and in the inbox."""
-        with self._lock:
-            self._state = state  # from here on nothing comes in
-        while True:
-            try:
-                order, job = self._inbox.get_nowait()
-            except queue.Empty:
-                break
-            if order == "add" and job is not None:
-                self._core.add(job)
-        self._core.fail(message)
+                time.sleep(RETRY_S)
 
 
 def collect(stream: EventStream, n: int = 1) -> list[Output]:

@@ -77,11 +77,11 @@ def sampling(max_tokens: int, **fields: Any) -> Sampling:
 def settled(engine: Engine) -> None:
     """Waits until nothing runs; then all pages must be back."""
     for _ in range(500):
-        if not engine._core.jobs and engine._inbox.empty():
+        if not engine._loop.core.jobs and engine._loop._inbox.empty():
             break
         time.sleep(0.01)
-    engine._core.scheduler.check()
-    assert engine.stats().kv_usage == 0 and engine._waiting == 0
+    engine._loop.core.scheduler.check()
+    assert engine.stats().kv_usage == 0 and engine._loop.waiting == 0
 
 
 def test_it_is_what_the_server_needs(engine: Engine) -> None:
@@ -118,7 +118,7 @@ def test_cancelled_while_preempted(engine: Engine, runner: Gated) -> None:
     prompts = [[1] * 30, [2] * 30]
     runner.hold()
     streams = [engine.submit(ids, sampling(34)) for ids in prompts]
-    scheduler = engine._core.scheduler
+    scheduler = engine._loop.core.scheduler
     for _ in range(200):
         runner.gate.release()
         assert runner.entered.acquire(timeout=20)
@@ -216,7 +216,7 @@ def test_a_row_of_nan_ends_its_request_alone(engine: Engine, runner: Gated) -> N
     runner.gate.release()
     for _ in range(20):  # until both decode
         assert runner.entered.acquire(timeout=20)
-        if len(engine._core.scheduler.running) == 2:
+        if len(engine._loop.core.scheduler.running) == 2:
             break
         runner.gate.release()
     runner.faults.append(broken)
@@ -251,7 +251,7 @@ def test_a_dead_engine_says_so(engine: Engine, runner: Gated) -> None:
     runner.gate.release(10)
     for stream in streams:
         assert ["out of luck" in out.error for out in collect(stream, 2)] == [True, True]
-    engine._thread.join(10)
+    engine._loop._thread.join(10)
     assert engine.heartbeat_s() == math.inf and runner.closed
     with pytest.raises(QueueFull):
         engine.submit([1], sampling(1))
@@ -276,7 +276,7 @@ def test_closing(engine: Engine, runner: Gated, drain_s: float) -> None:
     assert runner.entered.acquire(timeout=20)
     closer = threading.Thread(target=engine.close, args=(drain_s,))
     closer.start()
-    while engine._state == "open":
+    while engine._loop.state == "open":
         time.sleep(0.001)
     with pytest.raises(QueueFull):
         engine.submit([1], sampling(1))
