@@ -12,41 +12,32 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 import mkport
-from mkport.compose.cuda import compose_cuda
 from mkport.engine.bench.decode import commit
 from mkport.engine.bench.gpu_contestants import Clock, Separate, read_bandwidth, timed
-from mkport.engine.bench.gpu_decode import DATASHEET, phases, random_tensor, step_inputs
+from mkport.engine.bench.gpu_decode import DATASHEET, phases
+from mkport.engine.bench.gpu_law import law
+from mkport.engine.bench.gpu_source import Source, machine_on
 from mkport.engine.bench.torch_step import TorchStep
-from mkport.engine.cuda_target import needs, weight_of
-from mkport.engine.load import LoadedModel
-from mkport.engine.sampled import sampled
+from mkport.engine.cuda_target import needs
 from mkport.errors import UserError
 from mkport.machines.cuda.gpu import check_room, gpu
 from mkport.machines.cuda.machine import CudaMachine
 from mkport.machines.cuda.nvrtc import nvrtc
-from mkport.models import family_of, parse_config
 from mkport.models.cohere2 import CohereConfig
-from mkport.models.sizes import config_of
-from mkport.models.step import StepShape
-from mkport.plan import Graph, deal
+from mkport.plan import Graph
 from mkport.plan.bytes import distinct, step_bytes
-from mkport.testing.law import measure
 from mkport.trace import Trace, render, summarise
 from mkport.trace.collect import collect
-from mkport.verify import verify
 
 OURS, SEPARATE, PYTORCH = "megakernel", "separate kernels", "PyTorch"
 CONTESTANTS = (OURS, SEPARATE, PYTORCH)
 FORMS = ("grouped", "gathered")  # of PyTorch's experts
-LAWFUL_LAYERS = 3  # that the law is applied to: dense, and twice experts
-CLEAR = 2.0**-8  # a choice that leads by less, in deviations of the scores, may be another
-DRAWS = 8  # of tokens, in search of rows whose choices are all clear
 ADVICE = "Measure a smaller batch or context."
 
 
@@ -69,33 +60,6 @@ class Batch:
     phases: str = ""
 
 
-@dataclass
-class Source:
-    """Where the weights come from: a model, or a family and size whose weights are drawn."""
-
-    name: str
-    config: Any
-    family: Any
-    model: LoadedModel | None
-
-    @classmethod
-    def random(cls, family: str, size: str) -> "Source":
-        """Random weights. Raises UserError for an unknown family or size."""
-        fields = config_of(family, size)
-        name = f"{family}, {size} size, random weights"
-        return cls(name, parse_config(fields), family_of(fields), None)
-
-    @classmethod
-    def of(cls, model: LoadedModel) -> "Source":
-        """A loaded checkpoint. Raises UserError when it is not bfloat16."""
-        if model.weights.dtype != "bf16":
-            raise UserError(
-                f"{model.directory} holds {model.weights.dtype}; the benchmark is of bfloat16. "
-                "Load it with --dtype bf16."
-            )
-        return cls(model.name, model.config, model.family, model)
-
-
 def compare(
     source: Source,
     batches: Sequence[int],
@@ -108,18 +72,12 @@ def compare(
 
     Raises UserError when the GPU has too little room, or logits are wrong.
     """
-    graphs = {batch: _graph(source, batch, context) for batch in batches}
+    graphs = {batch: source.graph(batch, context) for batch in batches}
     widest = graphs[max(batches)]
     check_room(needs(widest.tensors), ADVICE)
     say("weights")
     started = time.perf_counter()
-    table = source.family.rope_table(source.config, context)
-    held: dict[str, Any] = {}
-    for seed, spec in enumerate(widest.tensors.values()):
-        if spec.kind == "weight" and source.model is not None:
-            held[spec.name] = weight_of(source.model, spec, context)
-        elif spec.kind in ("weight", "state"):
-            held[spec.name] = random_tensor(spec, table, seed)
+    held = source.hold(widest, context)
     drawn = time.perf_counter() - started
     bandwidth = read_bandwidth(max(held.values(), key=lambda a: a.nbytes))
     results: list[Batch] = []
@@ -136,11 +94,6 @@ def compare(
     return _report(source, context, bandwidth, drawn, results), trace
 
 
-def _graph(source: Source, batch: int, context: int) -> Graph:
-    shape = StepShape(rows=batch, context=context, sequences=batch, logits=batch)
-    return sampled(source.family.build(source.config, shape))
-
-
 def _one(
     source: Source, graph: Graph, held: dict[str, Any], batch: int, context: int,
     against: Sequence[str], rounds: int, say: Callable[[str], object],
@@ -148,7 +101,9 @@ def _one(
     import cupy
 
     say(f"batch {batch}: plan and compile")
-    machine, records, planned, compiled = _machine(graph, held, batch, context, source.config.vocab)
+    machine, records, planned, compiled = machine_on(
+        graph, held, batch, context, source.config.vocab
+    )
     say(f"batch {batch}: check")
     verdicts: dict[str, Any] = {}
     logits = _checked(machine)
@@ -165,7 +120,7 @@ def _one(
         contestants[SEPARATE] = apart
     if PYTORCH in against:
         if isinstance(source.config, CohereConfig):
-            verdicts[OURS] |= _law(source, held, batch, context)
+            verdicts[OURS] |= law(source, held, batch, context)
             step = TorchStep(source.config, machine.tensors, batch, context)
             for form in FORMS if source.config.experts else FORMS[:1]:
                 name = f"{PYTORCH}, experts {form}" if source.config.experts else PYTORCH
@@ -197,29 +152,6 @@ def _one(
     return result, trace
 
 
-def _machine(
-    graph: Graph, held: dict[str, Any], batch: int, context: int, vocab: int
-) -> tuple[CudaMachine, int, float, float]:
-    """A machine on the weights and cache that are there, how many records it has, and the seconds
-    that planning and compiling took."""
-    shape = StepShape(rows=batch, context=context, sequences=batch, logits=batch)
-    started = time.perf_counter()
-    schedule = deal(graph, gpu().multiprocessors, "strided")
-    report = verify(schedule)
-    planned = time.perf_counter()
-    program = compose_cuda(schedule.graph.ops, "bf16", "bf16", batch)
-    tensors = {
-        name: _front(held[name], spec.shape) for name, spec in graph.tensors.items() if name in held
-    } | step_inputs(graph, shape, vocab)
-    machine = CudaMachine(program, schedule, tensors)
-    return machine, report.records, planned - started, time.perf_counter() - planned
-
-
-def _front(array: Any, shape: tuple[int, ...]) -> Any:
-    """The beginning of an array, as another: a smaller batch's cache is a part of the largest's."""
-    return array.reshape(-1)[: int(np.prod(shape))].reshape(shape)
-
-
 def _checked(machine: CudaMachine) -> np.ndarray:
     """The logits of a step, finite and the same bits four times. Raises UserError otherwise."""
     seen: list[np.ndarray] = []
@@ -245,56 +177,6 @@ def _pytorch(step: TorchStep, form: str) -> tuple[Callable[[], None], dict[str, 
     torch.cuda.synchronize()
     finite = bool(torch.isfinite(graph.logits).all())
     return graph.replay, {"finite": finite, "compile_s": took, "torch": torch.__version__}
-
-
-def _law(source: Source, held: dict[str, Any], batch: int, context: int) -> dict[str, Any]:
-    """The law on a step of the first layers, head included: the megakernel's logits against plain
-    PyTorch in float32, bounded by PyTorch's own error in bfloat16.
-
-    Rows with a choice of experts that is not `CLEAR` do not count; how many did is told. Of a few
-    draws of tokens the one with the most clear rows is taken.
-    """
-    import cupy
-    import torch
-
-    few = LAWFUL_LAYERS
-    config = replace(
-        source.config,
-        layers=few,
-        windows=source.config.windows[:few],
-        rotated=source.config.rotated[:few],
-        dense=source.config.dense[:few],
-    )
-    graph = _graph(replace(source, config=config), batch, context)
-    machine = _machine(graph, held, batch, context, config.vocab)[0]
-    step = TorchStep(config, machine.tensors, batch, context)
-    clear, truth, tokens = np.zeros(batch, bool), np.zeros(0), step.tokens
-    with torch.no_grad():
-        for seed in range(DRAWS):
-            step.tokens = torch.from_numpy(
-                np.random.default_rng(seed).integers(0, config.vocab, batch)
-            ).to(tokens.device)
-            margins: list[Any] = []
-            logits = step.run(torch.float32, margins=margins)
-            leads = torch.stack(margins).amin(0) if margins else torch.full((batch,), torch.inf)
-            now = (leads > CLEAR).cpu().numpy()
-            if not seed or now.sum() > clear.sum():
-                clear, truth, tokens = now, logits.double().cpu().numpy(), step.tokens
-            if clear.all():
-                break
-        step.tokens = tokens
-        plain = step.run(torch.bfloat16).double().cpu().numpy()
-    machine.tensors["tokens"][...] = cupy.asarray(tokens.cpu().numpy().astype(np.int32))
-    machine.poison()
-    machine.step()
-    found = measure(machine.tensors["logits"].get()[clear], truth[clear], plain[clear], 2.0**-8)
-    return {
-        "layers": few,
-        "clear_rows": int(clear.sum()),
-        "error": found.error,
-        "allowed": found.allowed,
-        "ok": found.ok if clear.any() else None,
-    }
 
 
 def _used(config: Any, batch: int) -> float:

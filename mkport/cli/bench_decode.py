@@ -61,8 +61,9 @@ def command(
     from mkport.machines.cuda.gpu import gpu
 
     gpu()  # before anything is loaded
-    from mkport.engine.bench.gpu_compare import Source, compare
+    from mkport.engine.bench.gpu_compare import compare
     from mkport.engine.bench.gpu_report import draw, table
+    from mkport.engine.bench.gpu_source import Source
 
     if random is not None:
         if model is not None:
