@@ -5,6 +5,7 @@ A mistake in one row (logits that are not finite, constraints that leave no toke
 alone.
 """
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -23,6 +24,8 @@ from mkport.engine.sequence import Sequence as Tokens
 from mkport.engine.stream import EventStream, wake
 from mkport.engine.text import OutputText
 from mkport.trace import Trace
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -209,6 +212,10 @@ class Core:
             event = self._said(job, choice, token, logprobs)
         except RowError as error:
             self._end(job, choice, "error", str(error))
+            return
+        except Exception as error:  # whatever a request's fields do must not end the others
+            _log.exception("a token of request %s could not be chosen", job.stream.id)
+            self._end(job, choice, "error", f"No token could be chosen: {error!r}")
             return
         self.generation_tokens += 1
         if event.reason is None:

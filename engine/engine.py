@@ -229,9 +229,12 @@ class Engine:
                 "for prompt and output together. Shorten the prompt, or serve with a larger "
                 "max_model_len or kv_memory."
             )
-        if not 0 <= min(ids) <= max(ids) < self.vocab:
-            wrong = next(i for i in ids if not 0 <= i < self.vocab)
-            raise UserError(f"Token id {wrong} is outside the vocabulary of {self.vocab} tokens.")
+        for known in (ids, sampling.logit_bias, sampling.stop_token_ids):
+            if known and not 0 <= min(known) <= max(known) < self.vocab:
+                wrong = next(i for i in known if not 0 <= i < self.vocab)
+                raise UserError(
+                    f"Token id {wrong} is outside the vocabulary of {self.vocab} tokens."
+                )
 
     def _ids(self, prompt: Prompt) -> list[int]:
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)

@@ -15,6 +15,7 @@ from mkport.engine.engine import Engine, collect
 from mkport.engine.request import EngineLike, Event, Grammar, QueueFull, Sampling
 from mkport.engine.runner import Ran, StepFailed
 from mkport.engine.sampled import Draw
+from mkport.engine.sampling import Sampler
 from mkport.engine.scheduler import Limits
 from mkport.engine.sequence import Plan
 from mkport.engine.synth import byte_tokenizer
@@ -159,6 +160,8 @@ def test_choices_share_their_prompt(engine: Engine) -> None:
         ([1] * 65, {"max_tokens": 0}, 1, "65 tokens"),
         ([1, 64], {"max_tokens": 1}, 1, "Token id 64 is outside"),
         ([-1], {"max_tokens": 1}, 1, "Token id -1 is outside"),
+        ([1], {"max_tokens": 1, "logit_bias": {64: 1.0}}, 1, "Token id 64 is outside"),
+        ([1], {"max_tokens": 1, "stop_token_ids": (3, 99)}, 1, "Token id 99 is outside"),
         ([1], {"max_tokens": 1}, 0, "0 choices"),
         ([1], {"max_tokens": -1}, 1, "-1 tokens"),
         ([1], {"max_tokens": 1, "grammar": Grammar("json_schema", "[")}, 1, "does not compile"),
@@ -224,6 +227,23 @@ def test_a_row_of_nan_ends_its_request_alone(engine: Engine, runner: Gated) -> N
     out = collect(bad)[0]
     assert out.reason == "error" and "not finite" in out.error
     assert collect(good)[0].ids == continued([1, 2], 6)
+    settled(engine)
+
+
+def test_a_mistake_in_one_request_ends_it_alone(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even one that nobody thought of."""
+
+    def breaks(sampler: Sampler, *_: object) -> int:
+        raise ZeroDivisionError("of all things")
+
+    monkeypatch.setattr(Sampler, "choose", breaks)
+    bad = engine.submit([1], sampling(4, logit_bias={3: 1.0}))
+    good = engine.submit([2], sampling(4))
+    out = collect(bad)[0]
+    assert out.reason == "error" and "of all things" in out.error
+    assert collect(good)[0].ids == continued([2], 4)
     settled(engine)
 
 
