@@ -26,6 +26,7 @@ from mkport.engine.bench.gpu_source import Source, machine_on
 from mkport.engine.bench.torch_step import TorchStep
 from mkport.engine.cuda_target import needs
 from mkport.errors import UserError
+from mkport.machines.cuda.ahead import Ahead
 from mkport.machines.cuda.gpu import check_room, gpu
 from mkport.machines.cuda.machine import CudaMachine
 from mkport.machines.cuda.nvrtc import nvrtc
@@ -39,6 +40,7 @@ OURS, SEPARATE, PYTORCH = "megakernel", "separate kernels", "PyTorch"
 CONTESTANTS = (OURS, SEPARATE, PYTORCH)
 FORMS = ("grouped", "gathered")  # of PyTorch's experts
 ADVICE = "Measure a smaller batch or context."
+CHAIN = 64  # steps
 
 
 @dataclass
@@ -54,6 +56,7 @@ class Batch:
     tensor_bytes: dict[str, int]  # of it, by kind
     verdicts: dict[str, Any]
     samples: dict[str, list[float]]  # seconds of a step
+    chained_s: float  # of a step whose tokens come from the one before it, as the host gets them
     clocks: list[dict[str, str]]
     shares: dict[str, dict[str, float]] = field(default_factory=dict)
     summary: str = ""
@@ -133,6 +136,7 @@ def _one(
     samples = timed(contestants, rounds)
     clocks.append(clock.read())
     machine.check()
+    chained = _chained(machine, batch, context)
     machine.step(trace=True)
     trace = collect(machine, f"measured on {gpu().name}: batch {batch}, {context} positions")
     result = Batch(
@@ -145,6 +149,7 @@ def _one(
         tensor_bytes=needs(graph.tensors),
         verdicts=verdicts,
         samples=samples,
+        chained_s=chained,
         clocks=clocks,
         summary=render(summarise(trace)),
         phases=phases(trace, f"layer {source.config.layers // 2}"),
@@ -164,6 +169,21 @@ def _checked(machine: CudaMachine) -> np.ndarray:
     if any(other.tobytes() != seen[0].tobytes() for other in seen):
         raise UserError("Two runs of the step differ in their bits: nothing was timed.")
     return seen[0]
+
+
+def _chained(machine: CudaMachine, batch: int, context: int) -> float:
+    """Wall seconds of a step in a chain of them, each fed by the one before, read one behind."""
+    ahead = Ahead(machine, batch, context - 1)
+    ahead.push()
+    ahead.push()
+    ahead.take()
+    started = time.perf_counter()
+    for _ in range(CHAIN):
+        ahead.push()
+        ahead.take()
+    took = time.perf_counter() - started
+    ahead.drop()
+    return took / CHAIN
 
 
 def _pytorch(step: TorchStep, form: str) -> tuple[Callable[[], None], dict[str, Any]]:

@@ -34,6 +34,11 @@ def table(report: Mapping[str, Any]) -> str:
                 f"| {100 * shares['of_measured_read']:.0f} % | {batch['nbytes'] / 1e9:.2f} "
                 f"| {_said(batch['verdicts'][name])} |"
             )
+    fed = ", ".join(
+        f"{b['batch'] / b['chained_s']:.0f} tokens/s at batch {b['batch']}"
+        for b in report["batches"]
+    )
+    lines += ["", f"With each step's tokens fed to the next and read by the host: {fed}."]
     return "\n".join(lines) + "\n"
 
 

@@ -20,7 +20,7 @@ REPORT: dict[str, Any] = {
     "read_bytes_per_s": 4e12, "datasheet_bytes_per_s": 5e12,
     "batches": [
         {
-            "batch": 2, "nbytes": 1e9,
+            "batch": 2, "nbytes": 1e9, "chained_s": 4e-3,
             "samples": {"megakernel": [5e-4, 4e-4, 6e-4], "PyTorch": [1e-3, 1e-3, 1e-3]},
             "shares": {
                 "megakernel": {"of_measured_read": 0.5, "of_datasheet": 0.4},
@@ -70,6 +70,7 @@ def test_the_table_says_what_was_measured_and_compared() -> None:
         "| 2 | megakernel | 0.500 | 4000 | 40 % | 50 % | 1.00 | 4 runs, same bits, lawful in"
         in text
     )
+    assert "read by the host: 500 tokens/s at batch 2." in text
     assert "lawful in 3 layers (1.0e-01 of 2.0e-01)" in text and "NOT" not in text
     wrong = REPORT["batches"][0]["verdicts"]["megakernel"] | {"ok": False}
     batch = REPORT["batches"][0] | {"verdicts": {"megakernel": wrong, "PyTorch": {"finite": False}}}
