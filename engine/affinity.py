@@ -7,49 +7,51 @@ a piece counts only behind the same beginning. A wrong guess costs time and noth
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 PIECE = 256  # characters
 PIECES = 512  # of a request that are looked at, 128k characters
 KEPT = 65_536  # pieces remembered of a replica
 SLACK = 4  # requests more than the least busy replica has, above which prefix counts for nothing
 
+Name = TypeVar("Name", bound=Hashable)
 
-class Affinity:
-    """What each of `replicas` replicas was sent."""
 
-    def __init__(self, replicas: int) -> None:
-        self._seen: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(replicas)]
+class Affinity(Generic[Name]):
+    """What each replica was sent. A replica's name is whatever its owner calls it by."""
 
-    def choose(self, chain: Sequence[int], loads: Mapping[int, int]) -> int:
+    def __init__(self) -> None:
+        self._seen: dict[Name, OrderedDict[int, None]] = {}
+
+    def choose(self, chain: Sequence[int], loads: Mapping[Name, int]) -> Name:
         """The replica for a request, by its `chain` of pieces.
 
-        `loads` says how many requests each candidate is at, by replica. Of those that are not too
-        busy it is the one with the longest common prefix, then the least busy, then the first.
-        Raises ValueError without a candidate.
+        `loads` says how many requests each candidate is at. Of those that are not too busy it is
+        the one with the longest common prefix, then the least busy, then the first. Raises
+        ValueError without a candidate.
         """
         limit = min(loads.values()) + SLACK
         able = [replica for replica, load in loads.items() if load <= limit]
-        return max(able, key=lambda one: (self.shared(one, chain), -loads[one], -one))
+        return max(able, key=lambda one: (self.shared(one, chain), -loads[one]))
 
-    def shared(self, replica: int, chain: Sequence[int]) -> int:
+    def shared(self, replica: Name, chain: Sequence[int]) -> int:
         """How many leading pieces of `chain` the replica was sent."""
-        seen = self._seen[replica]
+        seen: Mapping[int, None] = self._seen.get(replica, {})
         return next((at for at, piece in enumerate(chain) if piece not in seen), len(chain))
 
-    def sent(self, replica: int, chain: Sequence[int]) -> None:
+    def sent(self, replica: Name, chain: Sequence[int]) -> None:
         """Notes that a request with this chain went to the replica."""
-        seen = self._seen[replica]
+        seen = self._seen.setdefault(replica, OrderedDict())
         for piece in reversed(chain):  # the beginning is forgotten last
             seen[piece] = None
             seen.move_to_end(piece)
         while len(seen) > KEPT:
             seen.popitem(last=False)
 
-    def forget(self, replica: int) -> None:
-        """Notes that the replica starts anew, with an empty cache."""
-        self._seen[replica].clear()
+    def forget(self, replica: Name) -> None:
+        """Notes that the replica has ended, or starts anew with an empty cache."""
+        self._seen.pop(replica, None)
 
 
 def chain_of(body: bytes) -> list[int]:

@@ -57,7 +57,7 @@ class Router:
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self.replicas = replicas
-        self.affinity = Affinity(len(replicas))
+        self.affinity: Affinity[int] = Affinity()
         self._changed = asyncio.Event()
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(30.0, connect=5.0, read=None, pool=None),
