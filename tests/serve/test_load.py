@@ -137,7 +137,7 @@ def test_ten_minutes_of_misuse_leave_nothing_behind(idle: str) -> None:
 @pytest.mark.skipif(find_spec(DEMO_PACKAGE) is None, reason="no demo model")
 def test_ten_minutes_of_misuse_of_a_model_leave_nothing_behind(idle: str) -> None:
     # a cache that is soon full, so that its memory is all in use before it is looked at
-    with real("--max-model-len", "1024", "--kv-memory", "80MB") as server:
+    with real("--max-model-len", "1024", "--kv-memory", "40MB") as server:
         soak(server, SOAK_S, idle, 200)
 
 
