@@ -14,7 +14,7 @@ from mkport.engine.prefix import PrefixCache
 from mkport.engine.request import Event, Sampling
 from mkport.engine.sampling import Sampler
 from mkport.engine.scheduler import Limits
-from mkport.engine.sequence import Copy, Part, Restore, Save, Sequence
+from mkport.engine.sequence import Copy, Part, Plan, Restore, Save, Sequence
 from mkport.engine.stream import EventStream
 from mkport.engine.synth import byte_tokenizer
 from mkport.engine.text import OutputText
@@ -188,6 +188,33 @@ def test_pages_add_up_after_every_step(world: Callable[..., World]) -> None:
     w = world(seed=5)
     w.random_steps(400, w.core.scheduler.check)
     w.drain()
+
+
+@pytest.mark.parametrize("rows", [5, 21])
+def test_a_prompt_never_stops_those_who_decode(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """With pages for all, everybody who decodes has a token in every step, and prompts take no more
+    than their chunk beside them."""
+    w = world(limits(rows=rows, pools=((200, 0), (200, 10))))
+    scheduler, mixed = w.core.scheduler, 0
+    plan = scheduler.plan
+
+    def watched() -> Plan:
+        nonlocal mixed
+        decoding = [s for s in scheduler.running if s.remaining == 1]
+        found = plan()
+        counts = {part.sequence: part.count for part in found.parts}
+        assert all(counts.get(s) == 1 for s in decoding)
+        prompts = sum(count for s, count in counts.items() if s not in decoding and count > 1)
+        assert prompts <= (SMALL.mixed_chunk if decoding else SMALL.chunk)
+        mixed += bool(decoding and prompts)
+        return found
+
+    monkeypatch.setattr(scheduler, "plan", watched)
+    w.random_steps(1500)
+    w.drain()
+    assert mixed > 50 and not scheduler.preemptions
 
 
 class Swapped(OracleRunner):
