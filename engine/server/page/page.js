@@ -183,7 +183,12 @@ const EVERY_MS = 1000;
 let about = {}; // the last answer of /stats
 let seen = null; // {tokens, at} of the answer before it
 
-const percent = (part, whole) => (whole ? `${Math.round((100 * part) / whole)} %` : "–");
+function percent(part, whole) {
+  if (!whole) return "–";
+  const share = (100 * part) / whole;
+  return share > 0 && share < 0.5 ? "<1 %" : `${Math.round(share)} %`;
+}
+
 const number = (value) => value.toLocaleString("en");
 
 async function read(path) {
