@@ -16,6 +16,7 @@ from mkport.models.step import FULL_TABLE, StepShape
 PAGE = 64  # keys in a page: a block of the prefix cache
 CHUNK = 64  # prompt tokens of a step while nobody decodes
 MIXED_CHUNK = 8  # while somebody does: less than doubles a step of eight
+CONTEXT = 32768  # positions unless told otherwise: a step's plan grows with what it may reach
 PROMPT_LOGITS = 16  # prompt rows whose logits a step can give
 SHARE = 0.25  # of the free memory, for the cache, unless told otherwise
 
@@ -56,7 +57,13 @@ def plan_capacity(
             f"A step on the machine {target.name!r} has at most {rows} tokens, so {rows} requests "
             f"can run side by side, not {settings.max_batch}: lower max_batch (--max-batch)."
         )
-    shape = decode_shape(model, settings.max_batch, settings.max_model_len, settings.page)
+    limit, asked = model.config.context, settings.max_model_len
+    if asked is not None and asked > limit:
+        raise UserError(
+            f"The model has {limit} positions, not {asked}: lower max_model_len (--max-model-len)."
+        )
+    reach = min(limit, CONTEXT) if asked is None else asked
+    shape = decode_shape(model, settings.max_batch, reach, settings.page)
     windows = pool_windows(model, shape)
     sizes = [_page_bytes(model, shape, bool(window)) for window in windows]
     chunk = max(settings.prefill_chunk, settings.mixed_chunk)
@@ -73,9 +80,8 @@ def plan_capacity(
     ]
     held = min((p * shape.page for p, w in zip(pools, windows, strict=True) if not w), default=None)
     context = shape.context if held is None else min(shape.context, held)
-    if sum(p * s for p, s in zip(pools, sizes, strict=True)) > memory or (
-        settings.max_model_len is not None and context < shape.context
-    ):
+    taken = sum(pages * size for pages, size in zip(pools, sizes, strict=True))
+    if taken > memory or (asked is not None and context < shape.context):
         raise UserError(
             f"{memory} bytes of keys and values hold {context} positions of this model, but "
             f"{shape.context} are asked for, which take {one} bytes: raise kv_memory "

@@ -1,5 +1,6 @@
 """One limit for admission, page tables and memory: what an engine can hold, and what it refuses."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from mkport.engine.capacity import Settings, plan_capacity, widths
 from mkport.engine.holdings import window_pages
 from mkport.engine.load import LoadedModel, load
 from mkport.engine.synth import synthesise
+from mkport.engine.target import HOST
 from mkport.errors import UserError
 
 CONTEXT = 512  # of the tiny models, whose window is 24
@@ -46,6 +48,22 @@ def test_little_memory_shortens_the_context(models: dict[str, LoadedModel]) -> N
         plan_capacity(model, Settings(kv_memory=half, page=16, max_model_len=512))
     with pytest.raises(UserError, match="kv-memory"):
         plan_capacity(model, Settings(kv_memory=100))
+
+
+def test_the_model_s_limit_and_ours(models: dict[str, LoadedModel]) -> None:
+    model = models["llama"]
+    with pytest.raises(UserError, match="has 512 positions, not 513"):
+        plan_capacity(model, Settings(max_model_len=513))
+    long = replace(model, config=replace(model.config, context=10**6))
+    assert plan_capacity(long, Settings(2))[1].context == 32768
+    assert plan_capacity(long, Settings(2, max_model_len=40000))[1].context == 40000
+
+
+def test_a_target_s_rows(models: dict[str, LoadedModel]) -> None:
+    _, limits = plan_capacity(models["llama"], Settings(max_batch=5), HOST)
+    assert (limits.sequences, limits.rows, widths(limits)) == (5, 8, [1, 5, 8])
+    with pytest.raises(UserError, match="at most 8 tokens, so 8 requests"):
+        plan_capacity(models["llama"], Settings(max_batch=9), HOST)
 
 
 def test_layers_with_a_window_take_a_window_s_pages(models: dict[str, LoadedModel]) -> None:
