@@ -20,7 +20,7 @@ from mkport.cli import output
 from mkport.errors import UserError
 
 USAGE_ERROR: Any = typer.BadParameter.__base__  # click's, which Typer may carry within itself
-BUILD, RUN, LOOK = "Build", "Run", "Look"
+LEARN, BUILD, RUN, LOOK = "Learn", "Build", "Run", "Look"
 
 
 class Verb(NamedTuple):
@@ -32,6 +32,7 @@ class Verb(NamedTuple):
 
 
 VERBS = {
+    "learn": Verb("mkport.cli.learn", LEARN, "Exercises, from a tile to the serving engine."),
     "doctor": Verb("mkport.cli.doctor", LOOK, "Say what works on this machine, and the fix."),
     "list": Verb("mkport.cli.list_ops", LOOK, "List the ops and which of their forms are written."),
     "check": Verb("mkport.cli.check", BUILD, "Hold ops to their oracles, unit by unit."),

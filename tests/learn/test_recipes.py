@@ -1,0 +1,101 @@
+"""Every recipe runs from top to bottom; each module of the engine is introduced by one of them."""
+
+import ast
+import os
+import re
+import runpy
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mkport.learn import lesson
+from mkport.learn.catalogue import Recipe, recipes
+
+ROOT = Path(__file__).parents[2]
+ALL = recipes()
+LINES = 250
+ENTRY = re.compile(r"^- `(engine/[\w/.]+)`: \S", re.MULTILINE)
+PROOF = re.compile(r'^(?:\w+ = )?prove\(\n?\s*f?"(mkport [^"]*)"', re.MULTILINE)
+
+
+@pytest.fixture(params=ALL, ids=lambda recipe: recipe.name)
+def recipe(request: pytest.FixtureRequest) -> Recipe:
+    """Each recipe."""
+    found: Recipe = request.param
+    return found
+
+
+def test_they_are_numbered_without_a_gap() -> None:
+    assert [recipe.number for recipe in ALL] == list(range(1, 16))
+
+
+def test_its_form(recipe: Recipe) -> None:
+    text = recipe.file.read_text()
+    assert text.startswith('# %% [markdown]\n"""\n# ')
+    assert len(text.splitlines()) <= LINES
+    prose = " ".join(re.findall(r'# %% \[markdown\]\n"""\n(.*?)"""', text, re.DOTALL))
+    assert 600 <= len(prose.split()) <= 1300
+    assert PROOF.search(text), "it ends with the command that proves the stage"
+
+
+def test_it_runs(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(lesson, "OUT", tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    runpy.run_path(str(recipe.file), run_name="recipe")
+    for picture in tmp_path.glob("*.svg"):
+        assert picture.stat().st_size < 100_000, "a page stays small"
+
+
+def _introduced() -> dict[str, list[str]]:
+    """The entries of each recipe's list: "engine/pool.py", or "engine/server/" for all in it."""
+    return {recipe.name: ENTRY.findall(recipe.file.read_text()) for recipe in ALL}
+
+
+def _modules() -> set[str]:
+    listed = subprocess.run(
+        ["git", "ls-files", "engine/*.py"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    return {name for name in listed if (ROOT / name).is_file()}
+
+
+def test_every_module_of_the_engine_is_introduced_once() -> None:
+    entries = [entry for found in _introduced().values() for entry in found]
+    assert len(set(entries)) == len(entries), "an entry stands twice"
+    for module in _modules():
+        named = [e for e in entries if module == e or (e.endswith("/") and module.startswith(e))]
+        assert len(named) == 1, f"{module} is introduced by {named or 'no recipe'}"
+
+
+def test_every_entry_exists_and_is_imported_not_copied() -> None:
+    for name, entries in _introduced().items():
+        reached = _reached(ROOT / "recipes" / name / "recipe.py")
+        for entry in entries:
+            assert (ROOT / entry).exists(), f"{name}: {entry}"
+            assert any(
+                m == entry or (entry.endswith("/") and m.startswith(entry)) for m in reached
+            ), f"{name} introduces {entry}, but nothing that it imports leads there"
+
+
+def _reached(script: Path) -> set[str]:
+    """The engine's modules that a script imports, by whatever way."""
+    found: set[str] = set()
+    queue = [script]
+    while queue:
+        for node in ast.walk(ast.parse(queue.pop().read_text())):
+            names: list[str] = []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            for dotted in names:
+                if not dotted.startswith("mkport.engine"):
+                    continue
+                path = ROOT / Path(*dotted.split(".")[1:])
+                for file in (path.with_suffix(".py"), path / "__init__.py"):
+                    relative = file.relative_to(ROOT).as_posix()
+                    if file.is_file() and relative not in found:
+                        found.add(relative)
+                        queue.append(file)
+    return found
