@@ -1,6 +1,7 @@
 """What stands between two steps that follow each other on a device, in the host build."""
 
 import ctypes
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,10 @@ def test_choices_become_the_next_step_s_tokens(rows: int) -> None:
     places = np.stack([np.arange(rows + 1), 60 + np.arange(rows + 1)], axis=1).astype(np.int32)
     before = places.copy()
     said = np.full(rows + 2, -7, np.int32)
-    arrays = [ctypes.c_void_p(a.ctypes.data) for a in (chosen, abort, tokens, places, said)]
+    arrays = (chosen, abort, tokens, places, said)
     library = build(FEED.read_text(), ["feed"], ordinary=True)
-    args = [*arrays, ctypes.c_int32(rows), ctypes.c_int32(63)]
+    args: list[Any] = [ctypes.c_void_p(a.ctypes.data) for a in arrays]
+    args += [ctypes.c_int32(rows), ctypes.c_int32(63)]
     assert not launch(
         library, "feed", args, blocks=1, together=1, threads=32, seed=0, shared_bytes=1024
     )
