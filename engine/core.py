@@ -1,5 +1,5 @@
 """The loop's one round: plan, run, commit; then each wanted row of logits becomes a token, its text
-and an event. It has no thread and no queue of its own: `engine` drives it.
+and an event. It has no thread and no queue of its own: `loop` drives it.
 
 A mistake in one row (logits that are not finite, constraints that leave no token) ends that choice
 alone.
