@@ -23,7 +23,8 @@ class Wanted:
 
     `choice` is "auto", "none", "required" or "=NAME" for the one tool to call; `answer` a JSON
     schema for the content, None if it is free; `thinking` whether the prompt has opened the
-    reasoning; `marker` gives the Lark expression of a marker's text.
+    reasoning, `reasons` whether the model may do so itself; `marker` gives the Lark expression of a
+    marker's text.
     """
 
     tools: Sequence[Mapping[str, Any]] = ()
@@ -31,6 +32,7 @@ class Wanted:
     parallel: bool = True
     answer: Mapping[str, Any] | None = None
     thinking: bool = False
+    reasons: bool = True
     marker: Callable[[str], str] = json.dumps
 
     @property
@@ -64,7 +66,7 @@ def hermes_grammar(wanted: Wanted) -> Grammar | None:
     if not functions and wanted.answer is None:
         return None
     think = _before("think", m(hermes.END_THINK))
-    opened = "think GAP" if wanted.thinking else f"({m(hermes.THINK)} think GAP)?"
+    opened = _reasoning(wanted, m(hermes.THINK))
     call = f'"\\n" object "\\n" {m(hermes.END_CALL)}'
     rules = _objects(functions, "arguments", '{{"name": {name}, "{key}": ')
     calls = f"{m(hermes.CALL)} {call}"
@@ -89,7 +91,7 @@ def cohere_grammar(wanted: Wanted) -> Grammar | None:
     if not functions and wanted.answer is None:
         return None
     think = _before("think", m(cohere.END_THINKING))
-    opened = "think GAP" if wanted.thinking else f"({m(cohere.THINKING)} think GAP)?"
+    opened = _reasoning(wanted, m(cohere.THINKING))
     head = '{{"tool_call_id": "@", "tool_name": {name}, "{key}": '
     rules = [*_objects(functions, "parameters", head), "NUMBER: /0|[1-9][0-9]?/"]
     more = '("," GAP object)*' if wanted.parallel else ""
@@ -152,6 +154,13 @@ def _schema(parameters: Mapping[str, Any] | None, strict: bool) -> str:
         parameters = {"properties": {}, "additionalProperties": False}
     options = {**COMPACT, **({} if strict else {"lenient": True})}
     return json.dumps({"type": "object", **parameters, "x-guidance": options})
+
+
+def _reasoning(wanted: Wanted, marker: str) -> str:
+    """What may stand before everything else."""
+    if wanted.thinking:
+        return "think GAP"
+    return f"({marker} think GAP)?" if wanted.reasons else ""
 
 
 def _answer(wanted: Wanted) -> list[str]:

@@ -45,11 +45,14 @@ def plan(request: ChatRequest, service: Service) -> Plan:
         add_special=bool(request.add_special_tokens),
     )
     thinking = form.opened is not None and rendered.text.rstrip().endswith(form.opened)
+    # a model whose template never opens any reasoning was not taught to reason between markers
+    reasons = form.opened is not None and form.opened in (tokenizer.chat_template or "")
     wanted = Wanted(
         tools=tools,
         choice=choice,
         parallel=request.parallel_tool_calls is not False,
         thinking=thinking,
+        reasons=reasons,
         marker=partial(_marker, tokenizer),
     )
     names = [tool["function"]["name"] for tool in tools] if choice != "none" else []

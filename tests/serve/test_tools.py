@@ -10,7 +10,7 @@ from mkport.engine.grammar import Grammars
 from mkport.engine.parsers import cohere
 from mkport.engine.request import Grammar
 from tests.serve.live import Live, serving
-from tests.serve.scripted import ScriptedEngine, byte_tokenizer
+from tests.serve.scripted import CHATML, ScriptedEngine, byte_tokenizer
 
 ASK: Any = [{"role": "user", "content": "What is the weather?"}]
 
@@ -159,6 +159,17 @@ def test_json_is_enforced(live: Live) -> None:
     assert live.post("/v1/completions", body).status_code == 200
     made = live.engine.submitted[0][1].grammar
     assert made is not None and fits(live, made, '{"a": 3}')
+
+
+def test_only_a_model_that_was_taught_to_reason_may_do_so_before_json(live: Live) -> None:
+    asked = {"response_format": {"type": "json_object"}}
+    thought = "<think>\nHm.\n</think>\n\n{}"
+    made = grammar(live, **asked)
+    assert made is not None and fits(live, made, "{}") and not fits(live, made, thought)
+    template = CHATML + "{# <think> #}"
+    with serving(ScriptedEngine(tokenizer=byte_tokenizer(template))) as reasoner:
+        made = grammar(reasoner, **asked)
+        assert made is not None and fits(reasoner, made, "{}") and fits(reasoner, made, thought)
 
 
 def test_patterns_and_choices_are_enforced(live: Live) -> None:
