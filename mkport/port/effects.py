@@ -115,7 +115,7 @@ RULES = (
 
 ASM_RULES = (
     Rule(
-        "MK155", r"setmaxnreg|barrier\.|\bbar\.(?:sync|arrive|red|cta|warp)|nanosleep",
+        "MK155", r"setmaxnreg|\bbarrier\.|\bbar\.(?:sync|arrive|red|cta|warp)|nanosleep",
         "Named barriers and register budgets belong to the megakernel's roles.",
         "Write __syncthreads() or __syncwarp().",
     ),
@@ -161,7 +161,8 @@ def effects(unit: Unit, kernel: Kernel, items: Sequence[Item]) -> list[Finding]:
         found += _atomics(unit, item)
         found += _launches(unit, item)
         found += _variables(unit, item)
-    found += _grid_barriers(unit, items)
+    if barriers := list(_grid_barriers(unit, items)):
+        found = [f for f in found if f.code not in ("MK150", "MK157")] + barriers
     unique = {(f.code, f.line): f for f in reversed(found)}
     return sorted(unique.values(), key=lambda f: (f.line, f.code))
 

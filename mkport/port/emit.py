@@ -28,9 +28,14 @@ LIMITS = {
     "M_SQRT2": "1.41421356237309504880", "M_SQRT1_2": "0.70710678118654752440",
     "M_2_SQRTPI": "1.12837916709551257390", "M_LOG2E": "1.4426950408889634074", "NULL": "0",
 }  # fmt: skip
-PRELUDE = "".join(
-    f"#ifndef {name}\n#define {name} {value}\n#endif\n" for name, value in LIMITS.items()
-)
+# For an ordinary file under NVRTC; a composed one has the types already.
+PRELUDE = """\
+typedef signed char int8_t; typedef unsigned char uint8_t; typedef short int16_t;
+typedef unsigned short uint16_t; typedef int int32_t; typedef unsigned int uint32_t;
+typedef long long int64_t; typedef unsigned long long uint64_t; typedef unsigned int uint;
+typedef unsigned short ushort; typedef unsigned long ulong; typedef unsigned long long uintptr_t;
+""" + "".join(f"#ifndef {name}\n#define {name} {value}\n#endif\n" for name, value in LIMITS.items())
+
 
 DEFINES = (
     ("threadIdx", "(mk_port_thread<MkBlock>())"),
@@ -218,17 +223,28 @@ def task_text(unit: Unit, plan: Plan) -> str:
     undefined = [name.split("(")[0] for name, _ in defines] + sorted(plan.macros)
     undefined += [array.name for array in plan.layout.arrays if not array.function]
     lines += [f"#undef {name}" for name in undefined]
-    lines += [f"}}  // namespace {section}", "", body_text(plan)]
+    lines += ["", call_text(plan), f"}}  // namespace {section}", "", body_text(plan)]
     return "\n".join(lines)
+
+
+def call_text(plan: Plan) -> str:
+    """The call of the kernel with a record's arguments, where the types that it takes are known."""
+    labels = argument_names(plan.kernel)
+    given = ", ".join(_passed(param, labels[param.name]) for param in plan.kernel.params)
+    spaces = plan.kernel.item.namespace
+    lines = [f"namespace {name} {{".replace("  ", " ") for name in spaces]
+    lines += [
+        f"MK_DEVICE inline void mk_call(const {struct_name_of(plan.name)}& a) {{",
+        f"  {plan.kernel.call}({given});",
+        "}",
+    ]
+    return "\n".join([*lines, *("}" for _ in spaces)]) + "\n"
 
 
 def body_text(plan: Plan) -> str:
     """The body: opens the block that the tile stands for, and calls the kernel."""
-    section = f"{plan.name}_port"
-    labels = argument_names(plan.kernel)
-    given = ", ".join(_passed(param, labels[param.name]) for param in plan.kernel.params)
-    scope = "::".join([section, *(n for n in plan.kernel.item.namespace if n)])
-    call = f"{scope}::{plan.kernel.call}({given});"
+    scope = "::".join([f"{plan.name}_port", *(n for n in plan.kernel.item.namespace if n)])
+    call = f"{scope}::mk_call(a);"
     axes = grid_args(plan.launch)
     grid = ", ".join([f"a.{axis}" for axis in axes] + ["1"] * (3 - len(axes)))
     threads = plan.launch.threads
@@ -243,15 +259,13 @@ def body_text(plan: Plan) -> str:
         lines += [
             f"    for (int first = 0; first < {threads}; first += MK_COMPUTERS) {{",
             f"      open(c, tile, first, {grid});",
-            f"      if (first + mk_thread() < {threads})",
-            f"        {call}",
+            f"      if (first + mk_thread() < {threads}) {call}",
             "    }",
         ]
     else:
         lines.append(f"    open(c, tile, 0, {grid});")
-        if threads < COMPUTERS:
-            lines.append(f"    if (mk_thread() < {threads})")
-        lines.append(f"    {'  ' if threads < COMPUTERS else ''}{call}")
+        guard = f"if (mk_thread() < {threads}) " if threads < COMPUTERS else ""
+        lines.append(f"    {guard}{call}")
     if plan.drains:
         lines.append("    mk_drain_copies();  // nothing may arrive in what is another's by then")
     return "\n".join([*lines, "  }", "};"]) + "\n"

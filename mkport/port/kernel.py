@@ -93,6 +93,16 @@ def split_top(text: str, separator: str = ",") -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
+def bracketed(text: str) -> str:
+    """What stands in a text's first round brackets."""
+    depth, start = 0, text.index("(") + 1
+    for place in range(start - 1, len(text)):
+        depth += (text[place] == "(") - (text[place] == ")")
+        if depth == 0:
+            return text[start:place]
+    return text[start:]
+
+
 def parse_instance(text: str) -> tuple[str, tuple[str, ...]]:
     """ "softmax<float, 4>" as ("softmax", ("float", "4")); a plain list gives the name ""."""
     text = text.strip()
@@ -229,9 +239,9 @@ def read_kernel(unit: Unit, item: Item, instance: Sequence[str]) -> Kernel:
     bounds = None
     body = node.child_by_field_name("body")
     head = unit.text[node.start_byte : body.start_byte if body is not None else node.end_byte]
-    found = re.search(r"__launch_bounds__\s*\(\s*([^,()]+)", head)
-    if found:
-        bounds = constant(unit, found[1], types.bindings)
+    if "__launch_bounds__" in head:
+        inner = bracketed(head[head.index("__launch_bounds__") :])
+        bounds = constant(unit, split_top(inner)[0], types.bindings)
     if words >= MAX_WORDS:
         raise RefusedPort(
             Finding(
@@ -301,7 +311,7 @@ def _param(unit: Unit, types: Types, node, place: int) -> Param | None:  # type:
     if stars == 1 or array:
         found = types.storage(plain)
         dtype, width = found if found is not None else ("u8", 1)
-        if found is None and plain not in _structs(unit):
+        if found is None and plain.split("<")[0].split("::")[-1].strip() not in _structs(unit):
             raise RefusedPort(_unfit(unit, node, tree.of(node), "pointer to an unknown type"))
         return Param(name, f"{'const ' if const else ''}{plain}*", "tensor", dtype, const, width,
                      line)  # fmt: skip

@@ -82,9 +82,9 @@ def port_file(
     `kernel` may be left out where the file has one. `grid`, `block` (x, y, z) and `shared` (bytes)
     are the launch, `instantiate` a template's arguments ("softmax<float, 4>"), `immutable` the
     parameters that nothing writes during a step. `arguments` are what original and port run on, by
-    parameter or as texts ("x=f32[8,512]"); made-up ones are tried when they are left out. `name` is the op's, the kernel's when
-    left out. The port's files go to `out`/name if `out` is given and the port succeeds. Raises
-    UserError for wrong use; all else is in the report.
+    parameter or as texts ("x=f32[8,512]"); made-up ones are tried when they are left out. `name` is
+    the op's, the kernel's when left out. The port's files go to `out`/name if `out` is given and the
+    port succeeds. Raises UserError for wrong use; all else is in the report.
     """
     instance: tuple[str, ...] = ()
     if instantiate:
@@ -181,7 +181,9 @@ class _Port:
 
     def _emitted(self) -> tuple[Item, list[Item]]:
         """The kernel in the text that the port is made of: macros expanded only if they must be."""
-        for unit in (self.unit, self.analysed):
+        defines = dict(self.request.defines)
+        written_out = Unit(expand(self.unit.text, defines))
+        for unit in (self.unit, written_out):
             items = [item for item in unit.kernels if item.name == self.seen.name]
             if len(items) != 1:
                 continue
@@ -194,7 +196,7 @@ class _Port:
                       for i in [*all_of]]  # fmt: skip
             counts = (sum(shared[: len(reached)]), sum(shared[len(reached) :]))
             if unit.broken(reached) is None and (
-                unit is self.analysed or (counts[0] == counts[1] and self._guards_agree(same))
+                unit is written_out or (counts[0] == counts[1] and self._guards_agree(same))
             ):
                 self.unit = unit
                 self.macros = frozenset(macros)
@@ -292,8 +294,8 @@ class _Port:
             step.say(f"  {array.type} {array.name}{array.dims}: {size} at {array.offset}{where}")
         step.say(f"shared memory {self.layout.total} bytes, of {BUDGET}")
         if BESIDE < self.layout.total <= BUDGET:
-            step.say(f"beside ops that stream weights there are {BESIDE}: this one fits a megakernel "
-                     "of ported kernels")  # fmt: skip
+            step.say(f"beside ops that stream weights there are {BESIDE}: it fits a megakernel of "
+                     "ported kernels")  # fmt: skip
         meets, warps = self.control.meets, self.control.warps
         first = self._first_site()
         if threads > COMPUTERS and meets:
@@ -457,12 +459,19 @@ class _Port:
         if self.given is not None:
             self._run_on(step, self.given, self._full_launch(), given=True)
             return
-        assert self.launch is not None
         tried = 0
+        blamed: tuple[Finding, ...] = ()
         for arguments in trials(self.kernel, self._small_launch()):
             tried += 1
-            if self._run_on(step, arguments, self._small_launch(), given=False):
+            found = self._run_on(step, arguments, self._small_launch(), given=False)
+            if found is None:
                 return
+            blamed = blamed or found
+            if any(f.code in ("MK201", "MK205") for f in found):
+                break  # no argument mends that
+        if blamed:
+            self.steps.found(step, blamed)
+            return
         step.state = "skipped"
         step.say(
             f"No made-up arguments fit {self.kernel.name} ({tried} were tried): give the real "
@@ -480,22 +489,25 @@ class _Port:
 
     def _run_on(
         self, step: Step, arguments: Mapping[str, Any], launch: Geometry, given: bool
-    ) -> bool:
-        """Runs original and port; False where made-up arguments do not fit."""
+    ) -> tuple[Finding, ...] | None:
+        """Runs original and port. Where that came to nothing on made-up arguments: what the kernel
+        is to blame for, whatever its arguments."""
         unfilled = [n for n, mode in self.modes.items() if mode == "write"] if given else []
         done, found = check.run_first(
             self._original_for_host(), self.request.path, self.kernel, launch, arguments, unfilled,
             self.layout.dynamic, 4 if given else 3, 20.0 if given else 8.0,
         )  # fmt: skip
-        if not given and any(f.code in check.FITS or "shared" not in f.cause for f in found):
-            return False
+        if not given and found:
+            if any(f.code in check.FITS for f in found):
+                return ()
+            return tuple(f for f in found if "shared" in f.cause or f.code == "MK205")
         words = ", ".join(f"{n}={v}" for n, v in arguments.items() if not isinstance(v, np.ndarray)
                           and v is not None)  # fmt: skip
         step.say(f"{'given' if given else 'made-up'} arguments {words}".rstrip()
                  + f", grid {launch.grid}")  # fmt: skip
         if found:
             self.steps.found(step, found)
-            return True
+            return None
         step.say("the original equals itself in every order of its threads, and is well defined")
         assert self.op is not None
         names = emit.argument_names(self.kernel)
@@ -509,7 +521,7 @@ class _Port:
             differences = [f"the port's threads slip: {fault}"]
         except UserError as error:
             self.steps.found(step, [self._uncompiled(str(error))])
-            return True
+            return None
         if differences:
             step.say(*differences)
             self.steps.found(step, [Finding(
@@ -518,12 +530,12 @@ class _Port:
                 "It would be wrong in a megakernel.",
                 "This is a fault of the port, not of the kernel: please report the file.",
             )])  # fmt: skip
-            return True
+            return None
         step.say(f"the port has the same bits on the {self.request.machine} machine: between tasks "
                  "that leave NaN behind, twice side by side, with 1, 3 and 7 workers, in shuffled "
                  "order")  # fmt: skip
         self.ran = True
-        return True
+        return None
 
     def _original_for_host(self) -> str:
         kept = [f"#include <{name}>" for name in self.merged.system if name in emit.HEADERS]

@@ -415,9 +415,9 @@ def expand_text(text: str, known: Mapping[str, Macro]) -> str:
 
 
 def expand(text: str, defines: Mapping[str, str]) -> str:
-    """The text with all its macros expanded, in order, and its directives left out.
+    """The text with all its macros expanded, in order, without definitions and includes.
 
-    Pragmas stay. Lines keep their numbers.
+    Pragmas and conditionals stay. Lines keep their numbers.
     """
     known = {name: Macro(name, None, tuple(tokens(value))) for name, value in defines.items()}
     out: list[str] = []
@@ -433,7 +433,7 @@ def expand(text: str, defines: Mapping[str, str]) -> str:
         found = _DIRECTIVE.match(chunk)
         if found is None:
             pending.append(chunk)
-        elif found[1] == "pragma":
+        elif found[1] in ("pragma", "if", "ifdef", "ifndef", "elif", "else", "endif"):
             flush()
             out.append(chunk)
         else:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mkport.port.lexer import blanked, names, tokens
-from mkport.port.preprocess import Macro, macros
+from mkport.port.lexer import blanked, names
+from mkport.port.preprocess import Macro, expand, macros, resolve
 from mkport.port.syntax import Tree, broken, declarators, declared, find, words_of
 
 if TYPE_CHECKING:
@@ -244,12 +244,11 @@ def _with_semicolons(text: str, ranges: list[tuple[int, int]]) -> list[tuple[int
 def device_text(text: str) -> str:
     """A file's text without its host code: line numbers stay, what goes is blank.
 
-    What the file's kernels reach stays, and all of them.
+    What the file's kernels reach stays, and all of them. Macros are expanded only where the text
+    cannot be read as it is.
     """
+    text = resolve(text, {})
     unit = Unit(text)
+    if unit.tree.root.has_error:
+        unit = Unit(expand(text, {}))
     return blanked(unit.text, host_ranges(unit, unit.kernels))
-
-
-def first_name(text: str) -> str:
-    """The first identifier of a text, or ""."""
-    return next((token.text for token in tokens(text) if token.kind == "name"), "")

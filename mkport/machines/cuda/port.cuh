@@ -9,6 +9,9 @@ typedef signed char int8_t;
 typedef unsigned char uint8_t;
 typedef short int16_t;
 typedef uint64_t uintptr_t;
+typedef unsigned int uint;
+typedef unsigned short ushort;
+typedef unsigned long ulong;
 #endif
 
 enum { MK_PORT_BARRIER = 3 };  // a named barrier of the threads that take part

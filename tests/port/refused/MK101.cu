@@ -1,0 +1,4 @@
+// --block 32
+__global__ void broken(float* x) {
+  x[threadIdx.x] = @;
+}

@@ -1,0 +1,2 @@
+//
+__global__ void first(float* x) { x[threadIdx.x] += 1; }
