@@ -190,3 +190,10 @@ def test_sums_by_atomics_depend_on_the_order() -> None:
 def test_the_same_findings_every_time() -> None:
     source = MATMUL.replace("__syncthreads();  // used", ";")
     assert launch(source).findings == launch(source).findings
+
+
+def test_what_nobody_writes_stays_as_the_caller_had_it() -> None:
+    source = "__global__ void k(float* x) { if (threadIdx.x % 2) x[threadIdx.x] = 1; }"
+    x = np.full(8, 5, np.float32)
+    found = run_original(source, [Launch("k", (1, 1, 1), (8, 1, 1), (x,))], unfilled=[x])
+    assert found.well_defined and list(found.outputs[0]) == [5, 1] * 4

@@ -46,7 +46,8 @@ struct Job {
   int runs = 1, limit = 60;
   uint64_t seed = 0;
   std::vector<Launch> launches;
-  std::vector<size_t> data;  // where a buffer's contents are in the data
+  std::vector<size_t> data;  // where a buffer's contents are in `given`
+  std::string given;
 };
 
 // The block-wide barrier: of all threads that have not ended.
@@ -365,6 +366,16 @@ inline bool check_arguments() {
   return true;
 }
 
+// What nobody wrote in a buffer that held nothing is what the caller had there, in every run.
+inline void restore() {
+  for (size_t i = 0; i < job.data.size(); i++) {
+    const mk_watch::Region& r = mk_watch::regions[i];
+    for (size_t at = 0; !r.filled && at < r.bytes; at++)
+      if (r.cells[at >> r.shift].write.block == 0)
+        reinterpret_cast<char*>(r.start)[at] = job.given[job.data[i] + at];
+  }
+}
+
 inline void child() {
   mk_watch::stacks_bytes = 1024 * mk_host::kStack;
   void* stacks = mmap(nullptr, mk_watch::stacks_bytes, PROT_READ | PROT_WRITE,
@@ -376,6 +387,7 @@ inline void child() {
     if (!r.shared) r.cells.resize((r.bytes >> r.shift) + 1);
   add_shared(mk_dynamic - reinterpret_cast<char*>(mk_watch::tls), 0, "of dynamic size");
   for (const Launch& l : job.launches) run_launch(l, static_cast<char*>(stacks));
+  restore();
   fflush(stdout);
   _exit(0);
 }
@@ -386,7 +398,7 @@ inline int main_of(const char* job_file, const char* data_file, const char* out_
   read_job(job_file);
   if (!check_arguments()) return 5;
   std::ifstream data(data_file, std::ios::binary);
-  const std::string given((std::istreambuf_iterator<char>(data)), std::istreambuf_iterator<char>());
+  job.given.assign(std::istreambuf_iterator<char>(data), std::istreambuf_iterator<char>());
   std::ofstream out(out_file, std::ios::binary), findings(findings_file);
   void* log = mmap(nullptr, mk_watch::kLog, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   mk_watch::log_text = static_cast<char*>(log);
@@ -395,7 +407,7 @@ inline int main_of(const char* job_file, const char* data_file, const char* out_
     fill_junk(reinterpret_cast<void*>(mk_watch::arena), mk_watch::arena_bytes, run_number);
     for (size_t i = 0; i < job.data.size(); i++) {
       const mk_watch::Region& r = mk_watch::regions[i];
-      if (r.filled) memcpy(reinterpret_cast<void*>(r.start), &given[job.data[i]], r.bytes);
+      if (r.filled) memcpy(reinterpret_cast<void*>(r.start), &job.given[job.data[i]], r.bytes);
     }
     mk_watch::log_text[0] = 0;
     fflush(stdout);

@@ -1,0 +1,2 @@
+// --block 64
+__global__ void total(const float* x, float* sum) { atomicAdd(sum, x[threadIdx.x]); }

@@ -1,0 +1,2 @@
+// --block 64
+__global__ void when(long long* x) { x[threadIdx.x] = clock64(); }
