@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from fastapi import APIRouter
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, JSONResponse
 
 from mkport.engine.request import EngineLike
 from mkport.trace.palette import op_colours
@@ -37,8 +37,8 @@ def router(engine: EngineLike) -> APIRouter:
         return stats_json(engine)
 
     @routes.get("/timeline")
-    def timeline() -> dict[str, Any]:
-        return timeline_json(engine.timeline())
+    def timeline() -> JSONResponse:  # made in this thread: it may have 100,000 numbers
+        return JSONResponse(timeline_json(engine.timeline()))
 
     return routes
 
