@@ -1,4 +1,4 @@
-"""The serving engine as a library: `Engine(model)`, then `generate`, `stream` or `submit`.
+"""The serving engine as a library: `Engine(model)`, then `generate`, `chat`, `stream`, `submit`.
 
 It checks requests and makes jobs of them; the thread in which these run is `loop`'s, HTTP is the
 server's.
@@ -7,7 +7,7 @@ server's.
 import itertools
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, overload
 
@@ -162,6 +162,18 @@ class Engine:
             for stream in streams:
                 stream.cancel()
         return outputs if many or n > 1 else outputs[0]
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        max_tokens: int = MAX_TOKENS,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **fields: Any,
+    ) -> Output:
+        """The model's next turn of a conversation, as its chat template writes it; tool calls stay
+        text. Raises UserError as `generate`, and for messages that the template refuses."""
+        text = self.tokenizer.render_chat(messages, tools)
+        return self.generate(self.tokenizer.encode(text, add_special=False), max_tokens, **fields)
 
     def stream(self, prompt: Prompt, max_tokens: int = MAX_TOKENS, **fields: Any) -> Iterator[str]:
         """The text of one output, piece by piece. Raises as `generate` does."""

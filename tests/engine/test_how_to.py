@@ -19,7 +19,7 @@ def test_the_notebook(capsys: pytest.CaptureFixture[str]) -> None:
     with one_program():
         runpy.run_path(str(PAGE / "notebook.py"))
     lines = capsys.readouterr().out.splitlines()
-    assert "Paris" in lines[0]
+    assert "Paris" in lines[0] and "The capital of France is Paris." in lines
     assert any(line.startswith("{'age': ") for line in lines)
     assert "running=0, waiting=0" in lines[-1]
     assert '--8<-- "docs/how-to/engine/notebook.py"' in PAGE.with_suffix(".md").read_text()

@@ -1,4 +1,4 @@
-"""The engine from a notebook: one prompt, several, choices, a stream, a schema."""
+"""The engine from a notebook: one prompt, several, choices, a chat, a stream, a schema."""
 
 import json
 
@@ -15,6 +15,9 @@ print([output.text for output in several])
 
 choices = engine.generate("Once upon a time", max_tokens=8, n=2, seed=7)
 print([output.text for output in choices])
+
+messages = [{"role": "user", "content": "What is the capital of France?"}]
+print(engine.chat(messages, max_tokens=16, temperature=0.0).text)
 
 for piece in engine.stream("The sky is", max_tokens=8, temperature=0.0):
     print(piece, end="", flush=True)
