@@ -6,7 +6,6 @@ cores. Which of them a request goes to is the `router`'s business.
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import httpx
 import uvicorn
 
+from mkport.engine.child import prepare
 from mkport.engine.router import Replica, Router
 from mkport.errors import UserError
 
@@ -30,7 +30,6 @@ START_S = 600.0  # loading a large model and compiling its step
 BACKOFF_S = (0.5, 30.0)  # before the first restart in a row, and at most
 STEADY_S = 60.0  # after so long a restart is the first in a row again
 DRAIN_S = 30.0  # what running requests have left at the end
-PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 Command = Callable[[int], Sequence[str]]  # a port to the command line of a replica
 
@@ -109,7 +108,7 @@ async def _keep(row: Replica, router: Router, command: Command, cores: set[int])
         process = await asyncio.create_subprocess_exec(
             *command(port),
             start_new_session=True,  # Ctrl-C is for this process, which lets requests finish first
-            preexec_fn=_prepare(cores),
+            preexec_fn=prepare(cores),
         )
         began = asyncio.get_running_loop().time()
         try:
@@ -173,19 +172,6 @@ def _shares(replicas: int) -> list[set[int]]:
         return [{cores[index % len(cores)]} for index in range(replicas)]
     bounds = [index * len(cores) // replicas for index in range(replicas + 1)]
     return [set(cores[first:last]) for first, last in zip(bounds, bounds[1:], strict=False)]
-
-
-def _prepare(cores: set[int]) -> Callable[[], None]:
-    """What a new process does first: takes its cores, and ends when this one is killed."""
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-
-    def prepare() -> None:
-        if cores:
-            os.sched_setaffinity(0, cores)
-        if libc is not None:
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-    return prepare
 
 
 def _free_port() -> int:

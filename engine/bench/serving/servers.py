@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mkport.engine.child import prepare
+
 READY_S = 240.0
 LLAMA_CPP_NEEDS = ("llama_cpp", "fastapi", "uvicorn", "sse_starlette", "starlette_context")
 TRANSFORMERS_NEEDS = ("transformers", "torch", "fastapi", "uvicorn")
@@ -135,7 +137,12 @@ def running(plan: Plan) -> Iterator[Server]:
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            command, env=environment, stdout=log, stderr=log, start_new_session=True
+            command,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=prepare(),
         )
         try:
             _await(process, f"http://127.0.0.1:{port}{plan.ready}", log)

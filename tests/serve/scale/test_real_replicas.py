@@ -75,7 +75,7 @@ def test_a_replica_is_killed_and_every_whole_answer_comes(
         assert sum(one["running"] > 0 for one in client.get("/health").json()["replicas"]) == 2
         os.kill(before[0], signal.SIGKILL)
         done = [answer.result() for answer in answers]
-    texts = {}
+    texts: dict[int, str] = {}
     for number, answer in enumerate(done):
         assert answer.status_code == 200, answer.text
         assert answer.json()["usage"]["completion_tokens"] == 48
