@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mkport.port.finding import TITLES
 from mkport.port.geometry import three
+from mkport.port.numba_port import port_python
 from mkport.port.port import port_file
 
 HERE = Path(__file__).parent
@@ -51,28 +52,34 @@ class Case:
     options: dict
     arguments: list[str]
 
+    @property
+    def python(self) -> bool:
+        """Whether it is a Numba kernel."""
+        return ".py" in self.command
+
 
 def case_of(code: str) -> tuple[Case, Path] | None:
     """The kernel of a code, if there is one."""
-    paths = [folder / f"{code}.cu" for folder in FOLDERS if (folder / f"{code}.cu").is_file()]
+    paths = [path for folder in FOLDERS for path in sorted(folder.glob(f"{code}.[cp][uy]"))]
     if not paths:
         return None
     head, text = paths[0].read_text(encoding="utf-8").split("\n", 1)
     options: dict = {}
     arguments: list[str] = []
-    words = shlex.split(head.removeprefix("//")) if head.startswith("// --") else []
+    words = shlex.split(head.lstrip("/# ")) if head.lstrip("/# ").startswith("--") else []
     for name, value in zip(words[::2], words[1::2], strict=True):
         if name == "--arg":
             arguments.append(value)
         else:
             name = name.removeprefix("--")
-            options[name] = int(value) if name == "shared" else three(value, name)
+            own = {"shared": int, "types": str}.get(name)
+            options[name] = own(value) if own else three(value, name)
     text = f"{head}\n{text}"
     kernels = re.findall(r"__global__[^;{]*?\b(\w+)\s*\(\w*[^()]*\)\s*\{", text)
     if len(kernels) > 1:
         options["kernel"] = kernels[-1]
-    name = f"{code}.cu" + (f":{kernels[-1]}" if len(kernels) > 1 else "")
-    command = " ".join(["mkport port", name, *words])
+    name = paths[0].name + (f":{kernels[-1]}" if len(kernels) > 1 else "")
+    command = " ".join(["mkport port", name, *map(shlex.quote, words)])
     return Case(code, text, command, options, arguments), paths[0]
 
 
@@ -82,7 +89,8 @@ def message(code: str) -> str:
     if found is None:
         return NO_KERNEL.get(code, f"About {TITLES[code]}; no kernel shows it alone.")
     case, path = found
-    report = port_file(
+    port = port_python if path.suffix == ".py" else port_file
+    report = port(
         path, **case.options, arguments=case.arguments or None, run=bool(case.arguments),
         compile=False,
     )  # fmt: skip
@@ -98,7 +106,14 @@ def page(code: str, said: str) -> str:
     if found is None:
         return "\n".join([*lines, said, ""])
     case, _ = found
-    lines += ["```cuda", case.text.rstrip(), "```", "", f"`{case.command}` says:", ""]
+    lines += [
+        "```python" if case.python else "```cuda",
+        case.text.rstrip(),
+        "```",
+        "",
+        f"`{case.command}` says:",
+        "",
+    ]
     return "\n".join([*lines, f"> {said}", ""])
 
 

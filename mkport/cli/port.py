@@ -15,7 +15,9 @@ COLOURS = {"ok": "green", "warned": "yellow", "refused": "red", "skipped": "dim"
 def command(
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE[:KERNEL]", help="A CUDA file, and which of its kernels."),
+        typer.Argument(
+            metavar="FILE[:KERNEL]", help="A CUDA file, or a Python file, and which of its kernels."
+        ),
     ],
     grid: Annotated[
         str | None,
@@ -52,6 +54,22 @@ def command(
             "x.npy, or another parameter's name. Made up when none is given.",
         ),
     ] = None,
+    types: Annotated[
+        str | None,
+        typer.Option(
+            "--types",
+            metavar='"float32[:,:], int32"',
+            help="A Numba kernel's argument types, unless its decorator names them.",
+        ),
+    ] = None,
+    launches: Annotated[
+        bool,
+        typer.Option(
+            "--launches",
+            help="Show the kernels that the file's host code launches, what waits for what, and a "
+            "chain for `mkport compose`; port nothing.",
+        ),
+    ] = False,
     define: Annotated[
         list[str] | None,
         typer.Option("--define", "-D", metavar="NAME[=VALUE]", help="A macro of the file."),
@@ -86,6 +104,18 @@ def command(
     from mkport.port.port import port_file
 
     path, kernel = _split(file)
+    if launches:
+        _propose(path, dict(_definition(text) for text in define or ()), as_json)
+        return
+    if path.suffix == ".py":
+        from mkport.port.numba_port import port_python
+
+        report = port_python(
+            path, kernel, types, grid=_three("grid", grid), block=_three("block", block),
+            arguments=list(arg) if arg else None, name=name, out=out, run=run, machine=machine,
+        )  # fmt: skip
+        emit(report.as_dict(), as_json, lambda console: _render(console, report))
+        raise typer.Exit(report.exit_code)
     report = port_file(
         path,
         kernel,
@@ -103,6 +133,32 @@ def command(
     )
     emit(report.as_dict(), as_json, lambda console: _render(console, report))
     raise typer.Exit(report.exit_code)
+
+
+def _propose(path: Path, define: dict[str, str], as_json: bool) -> None:
+    """The launches of a file, their dependencies, and the chain that they make."""
+    from mkport.port.several import chain_text, dependencies, host_launches
+
+    found = host_launches(path, define)
+    needs = dependencies(found)
+    chain = chain_text(path, found)
+    data = {
+        "launches": [
+            {"kernel": one.kernel, "line": one.line, "function": one.function, "given": one.given}
+            for one in found
+        ],
+        "dependencies": [
+            {
+                "earlier": found.index(need.earlier), "later": found.index(need.later),
+                "variable": need.variable, "why": need.why,
+            }
+            for need in needs
+        ],
+        "chain": chain,
+    }  # fmt: skip
+    lines = [f"{one.kernel} (line {one.line}, in {one.function})" for one in found]
+    text = "\n".join([*lines, *map(str, needs), "", chain])
+    emit(data, as_json, lambda console: console.print(text, markup=False, soft_wrap=True))
 
 
 def _split(file: str) -> tuple[Path, str | None]:

@@ -12,6 +12,7 @@ TITLES = {
     "MK104": "too many arguments",
     "MK105": "a name of a library that is not here",
     "MK106": "host library calls between kernels",
+    "MK107": "Numba code without an exact counterpart",
     "MK110": "an unknown block",
     "MK111": "a block that is too big",
     "MK112": "a block that is not whole warps",

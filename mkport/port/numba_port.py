@@ -1,13 +1,27 @@
-"""Ports a kernel of a Python file: a `@cuda.jit` one goes through its CUDA C++ text."""
+"""Ports a kernel of a Python file: a `@cuda.jit` one goes through its CUDA C++ text to the CUDA
+machine, an `@njit` one to the CPU machine."""
 
+import ast
+import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mkport.port.numba_cuda import translate
+from mkport.errors import UserError
+from mkport.port.arguments import read_arguments
+from mkport.port.finding import Finding
+from mkport.port.kernel import Kernel, Param
+from mkport.port.numba_cpu import PortedNjit, port_njit, same_bits
+from mkport.port.numba_cuda import Translated, translate
+from mkport.port.numba_file import NumbaRefused, read_module
 from mkport.port.port import port_file
-from mkport.port.report import Report
+from mkport.port.report import Report, Step
+from mkport.testing.parts import load_file
+
+Given = Mapping[str, Any] | Sequence[str]
+SHAPE = re.compile(r"\s*(\w+)\s*=\s*\w+\[([\d,\s]*)\]")
 
 
 def port_python(
@@ -15,18 +29,101 @@ def port_python(
     kernel: str | None = None,
     types: str | None = None,
     *,
-    arguments: Mapping[str, Any] | None = None,
+    arguments: Given | None = None,
+    out: Path | None = None,
+    run: bool = True,
     **options: Any,
 ) -> Report:
-    """Ports a `@cuda.jit` kernel as `port_file` does the CUDA kernel that it is translated to.
+    """Ports a `@cuda.jit` kernel as `port_file` does the CUDA kernel that it is translated to, and
+    an `@njit` function to the CPU machine.
 
-    `types` are the Python kernel's argument types and `arguments` its arguments: arrays bring the
-    sizes that the CUDA kernel takes. Lines in the report are the Python file's. Raises UserError
-    for wrong use, and NumbaRefused, with a line, for what has no exact counterpart in CUDA C++.
+    `types` are the Python function's argument types and `arguments` its arguments, by name or as
+    texts ("A=f32[40,40]"): arrays bring the sizes that the port takes. Lines in the report are the
+    Python file's. What has no exact counterpart is a refusal (MK107). Raises UserError for wrong
+    use.
     """
-    made = translate(path, kernel, types)
-    given = None if arguments is None else made.arguments(arguments)
+    path = Path(path)
+    try:
+        if _is_cuda(path, kernel):
+            made = translate(path, kernel, types)
+            return _cuda(path, made, arguments, out=out, run=run, **options)
+        ported = port_njit(path, kernel, types)
+    except NumbaRefused as refused:
+        return _refused(path, kernel or "", refused)
+    return _njit(path, ported, arguments, out, run)
+
+
+def _is_cuda(path: Path, kernel: str | None) -> bool:
+    functions = read_module(path).functions
+    marks = {
+        name: " ".join(ast.unparse(d) for d in f.decorator_list) for name, f in functions.items()
+    }
+    if kernel is not None:
+        if kernel not in functions:
+            there = ", ".join(name for name, mark in marks.items() if "jit" in mark) or "none"
+            raise UserError(f"{path} has no function {kernel!r}; those of Numba: {there}.")
+        return "cuda.jit" in marks[kernel]
+    return any("cuda.jit" in mark for mark in marks.values())
+
+
+def _cuda(path: Path, made: Translated, arguments: Given | None, **options: Any) -> Report:
+    given: Given | None = arguments
+    if isinstance(arguments, Mapping):
+        given = made.arguments(arguments)
+    elif arguments is not None:
+        shapes = {m[1]: re.findall(r"\d+", m[2]) for m in map(SHAPE.match, arguments) if m}
+        sizes = [
+            f"{p.name}={shapes[p.array][p.axis]}"
+            for p in made.parameters
+            if p.array in shapes and p.axis < len(shapes[p.array])
+        ]
+        given = [*arguments, *sizes]
     with tempfile.TemporaryDirectory() as folder:
-        text = Path(folder) / path.with_suffix(".cu").name
+        text = Path(folder) / path.name
         text.write_text(made.text, encoding="utf-8")
         return port_file(text, made.kernel, arguments=given, **options)
+
+
+def _refused(path: Path, kernel: str, refused: NumbaRefused) -> Report:
+    finding = Finding(
+        "MK107", refused.line, 1, f"Numba: {str(refused).split(': ', 1)[1]}",
+        "A translation that computes something else would be worse than none.",
+        "Write it in the part of Python that docs/decisions/numba_port.md describes.",
+        "refusal", path.name,
+    )  # fmt: skip
+    step = Step(1, "scan", "refused", [str(finding)])
+    return Report(path.name, kernel, "refused", (finding,), (step,), {}, None)
+
+
+def _njit(
+    path: Path, ported: PortedNjit, arguments: Given | None, out: Path | None, run: bool
+) -> Report:
+    step = Step(1, "scan", "ok", [f"{ported.name}: its outermost loop becomes the op's tiles"])
+    report = Report(path.name, ported.name, "ported", (), (step,), ported.files, None)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        ported.write(place)
+        if run and arguments is not None:
+            given = arguments
+            if not isinstance(arguments, Mapping):
+                op = load_file(place / ported.name / "op.py").OP
+                params = tuple(
+                    Param(a.name, a.kind, a.kind, a.dtype)
+                    for a in op.args
+                    if a.name not in ported.sizes
+                )
+                kernel = Kernel(None, ported.name, params, (), (), None, 0)  # type: ignore[arg-type]
+                given = read_arguments(list(arguments), kernel)
+            assert isinstance(given, Mapping)
+            if not same_bits(ported, given, place):
+                finding = Finding(
+                    "MK180", 0, 0, "The function and its port left different bits.",
+                    "A port has the bits of what it was made from.", "Report it.",
+                    "refusal", path.name,
+                )  # fmt: skip
+                return replace(report, verdict="refused", findings=(finding,))
+            report = replace(report, ran=True)
+    if out is not None:
+        target = ported.write(out)
+        report = replace(report, op=load_file(target / "op.py").OP)
+    return report

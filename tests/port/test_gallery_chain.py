@@ -1,10 +1,13 @@
 """Several kernels of one file: their order proposed, and the ported ops as one megakernel."""
 
+import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from typer.testing import CliRunner
 
+from mkport.cli.main import app
 from mkport.errors import UserError
 from mkport.machines.host.build import compiler
 from mkport.port.chain import read_chain
@@ -119,3 +122,15 @@ def test_ported_ops_are_one_verified_megakernel(tmp_path: Path) -> None:
     assert kinds["partial"] == "scratch" and kinds["C"] == "output" and kinds["A"] == "input"
     verdicts = check_chain(chain, "host", workers=3)
     assert len(verdicts) == 2 and all(v.ok and v.same_bits for v in verdicts), verdicts
+
+
+def test_the_verb_shows_the_proposal() -> None:
+    done = CliRunner().invoke(app, ["port", str(SPLIT_K), "--launches"])
+    assert done.exit_code == 0 and "reads what it wrote, partial" in done.stdout
+    found = json.loads(
+        CliRunner().invoke(app, ["port", str(SPLIT_K), "--launches", "--json"]).stdout
+    )
+    assert found["dependencies"] == [
+        {"earlier": 0, "later": 1, "variable": "partial", "why": "reads what it wrote"}
+    ]
+    assert "[[nodes]]" in found["chain"]

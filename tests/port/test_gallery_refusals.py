@@ -1,5 +1,6 @@
 """The pages of refusals say what a port says today, and every code has one."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ RUN = [code for code in TITLES if code.startswith("MK2")]
 def test_a_page_says_what_a_port_says(code: str) -> None:
     said = MAKE.message(code)
     assert MAKE.case_of(code) is None or said.startswith(code)
-    assert (FOLDER / f"{code}.md").read_text() == MAKE.page(code, said), "run docs/refusals/make.py"
+    written, wanted = (FOLDER / f"{code}.md").read_text(), MAKE.page(code, said)
+    if code == "MK120":  # the budget is the machine's
+        written, wanted = (re.sub(r"\d{5,}", "N", text) for text in (written, wanted))
+    assert written == wanted, "run docs/refusals/make.py"
 
 
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler for the host build")
@@ -36,5 +40,5 @@ def test_a_page_says_what_the_original_did(code: str) -> None:
 def test_the_index_has_every_code_and_no_page_is_left_over() -> None:
     assert (FOLDER / "README.md").read_text() == MAKE.index()
     assert {path.stem for path in FOLDER.glob("MK*.md")} == set(TITLES)
-    kernels = {path.stem for path in (FOLDER / "kernels").glob("*.cu")}
+    kernels = {path.stem for path in (FOLDER / "kernels").glob("MK*.*")}
     assert kernels <= set(TITLES)

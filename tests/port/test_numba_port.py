@@ -1,0 +1,71 @@
+"""`mkport port FILE.py`: Numba kernels end to end, on the machine that they were written for."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from mkport.cli.main import app
+from mkport.machines.host.build import compiler
+
+MATMUL = Path(__file__).parents[2] / "docs/gallery/kernels/numba_matmul.py"
+TYPES = "float32[:,:], float32[:,:], float32[:,:]"
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C++ compiler for the host build")
+ROWS = """\
+from numba import njit
+
+
+@njit
+def scale_rows(x, y, factor):
+    for t in range(x.shape[0]):
+        for i in range(x.shape[1]):
+            y[t, i] = factor * x[t, i]
+"""
+
+
+def port(*args: object) -> Result:
+    return CliRunner().invoke(app, ["port", *map(str, args)])
+
+
+@needs_compiler
+def test_a_cuda_kernel_of_numba_with_sizes_from_its_arrays(tmp_path: Path) -> None:
+    sizes = [text for name in "ABC" for text in ("--arg", f"{name}=f32[20,20]")]
+    done = port(
+        f"{MATMUL}:fast_matmul", "--types", TYPES, "--grid", "2,2", "--block", "16,16", *sizes,
+        "-o", tmp_path, "--json",
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert done.exit_code == 0 and found["verdict"] == "ported" and found["ran"], found["findings"]
+    assert (tmp_path / "fast_matmul" / "task.cuh").is_file()
+
+
+def test_an_njit_function_on_the_cpu_machine(tmp_path: Path) -> None:
+    path = tmp_path / "rows.py"
+    path.write_text(ROWS)
+    args = ["--arg", "x=f32[5,7]", "--arg", "y=f32[5,7]", "--arg", "factor=0.5"]
+    types = ["--types", "float32[:,:], float32[:,:], float32"]
+    done = port(path, *types, *args, "-o", tmp_path / "ops", "--json")
+    found = json.loads(done.stdout)
+    assert done.exit_code == 0 and found["verdict"] == "ported" and found["ran"]
+    assert (tmp_path / "ops/scale_rows/task.py").is_file()
+
+
+def test_a_refusal_has_its_code_line_and_exit_code(tmp_path: Path) -> None:
+    path = tmp_path / "rows.py"
+    path.write_text(ROWS.replace("y[t, i]", "y[t + 1, i]"))
+    done = port(path, "--types", "float32[:,:], float32[:,:], float32", "--json")
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert done.exit_code == 3 and finding["code"] == "MK107" and finding["line"] == 6
+    path.write_text("from numba import cuda\n\n@cuda.jit\ndef k(x):\n    x[0] = x[0] ** 0.5\n")
+    done = port(path, "--types", "float32[:]")
+    assert done.exit_code == 3 and "rows.py:5" in done.stdout
+
+
+def test_wrong_use(tmp_path: Path) -> None:
+    path = tmp_path / "rows.py"
+    path.write_text(ROWS)
+    assert port(f"{path}:other").exit_code == 2
+    assert "those of Numba: scale_rows" in " ".join(port(f"{path}:other").stderr.split())
+    types = ("--types", "float32[:,:], float32[:,:], float32")
+    assert port(path, *types, "--arg", "x=f32[5,7]").exit_code == 2
