@@ -170,9 +170,8 @@ for ahead in (0, 1 << 17):
         schedule, Costs(25e9, ahead=ahead), f"attention, {ahead >> 10} KiB ahead", context=8192
     )
     spans.append(trace.span_ns)
-    print(
-        f"{ahead >> 10:4} KiB ahead: {trace.span_ns / 1000:.1f} us, {summarise(trace).busy:.0%} busy"
-    )
+    busy = summarise(trace).busy
+    print(f"{ahead >> 10:4} KiB ahead: {trace.span_ns / 1000:.1f} us, {busy:.0%} busy")
 assert spans[1] < spans[0]
 show(trace, "06_paged_attention")
 
