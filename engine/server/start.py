@@ -52,16 +52,19 @@ def start(
     port: int,
     api_key: str | None,
     dtype: str | None,
+    form: str | None = None,
     **options: Any,
 ) -> Running:
     """Binds the address and loads the engine; `options` are the engine's, None for its own choice.
+    `form` names the format of replies, None leaves it to the chat template.
 
     Raises UserError when the address is taken, or for whatever the model does not allow.
     """
     listener = lifecycle.bind(host, port)
     try:
         loaded = load(model, dtype)
-        settings = Settings(api_key=api_key, defaults=sampling_defaults(loaded.directory))
+        defaults = sampling_defaults(loaded.directory)
+        settings = Settings(api_key=api_key, defaults=defaults, format=form)
         chosen = {name: value for name, value in options.items() if value is not None}
         engine = Engine(loaded, **chosen)
         listener.listen(lifecycle.BACKLOG)  # who connects from now on is answered soon

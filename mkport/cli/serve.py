@@ -9,6 +9,7 @@ import typer
 
 from mkport.cli.options import MAX_BATCH, DtypeOption, ModelOption
 from mkport.cli.output import JsonFlag, emit, progress
+from mkport.engine.parsers import choose
 from mkport.errors import UserError
 
 NEEDED = ("fastapi", "httptools", "httpx", "prometheus_client", "pydantic", "uvicorn", "uvloop")
@@ -63,6 +64,15 @@ def command(
         ),
     ] = None,
     dtype: DtypeOption = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="plain|hermes|llama3|cohere",
+            help="How the model writes reasoning and tool calls; by its chat template when left "
+            "out.",
+        ),
+    ] = None,
     replicas: Annotated[
         int, typer.Option("--replicas", min=1, help="Server processes behind the one address.")
     ] = 1,
@@ -81,6 +91,7 @@ def command(
         raise UserError(f"There is no machine {machine!r}: --machine takes cpu or cuda.")
     if api_key is not None and (not api_key.strip() or not api_key.isprintable()):
         raise UserError("The API key is empty or not printable. Give one, or leave --api-key out.")
+    choose(None, form)
     memory = None if kv_memory is None else size(kv_memory)
     if replicas > 1:
         from mkport.engine.replicas import serve as serve_replicas
@@ -103,6 +114,7 @@ def command(
             api_key=api_key,
             machine=machine,
             dtype=dtype,
+            form=form,
             max_batch=max_batch,
             kv_memory=memory,
             max_model_len=max_model_len,

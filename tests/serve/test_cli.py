@@ -33,6 +33,7 @@ Run = Callable[..., Result]
         (["--max-model-len", "1"], "--max-model-len"),
         (["--prefill-chunk", "0"], "--prefill-chunk"),
         (["--dtype", "int3"], "int3"),
+        (["--format", "morse"], "morse"),
     ],
 )
 def test_wrong_use_is_told_in_a_paragraph(mkport: Run, options: list[str], word: str) -> None:  # noqa: F811
@@ -99,6 +100,7 @@ def test_options_reach_the_engine_and_the_server(
         port=0,
         api_key="k",
         dtype=None,
+        form="llama3",
         machine="cpu",
         max_batch=2,
         max_model_len=64,
@@ -107,7 +109,9 @@ def test_options_reach_the_engine_and_the_server(
     )
     try:
         assert running.engine.max_batch == 2 and running.engine.context == 64
-        assert running.settings == Settings(api_key="k", defaults={"temperature": 0.3})
+        assert running.settings == Settings(
+            api_key="k", defaults={"temperature": 0.3}, format="llama3"
+        )
         running.serve()
         assert served == [(running.engine, running.settings, running.listener)]
         assert running.address.startswith("http://127.0.0.1:")

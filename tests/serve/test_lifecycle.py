@@ -59,8 +59,9 @@ def test_a_signal_drains() -> None:
         assert server.ended(5) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize(
+    ("signals", "number"), [(1, signal.SIGTERM), (2, signal.SIGTERM), (2, signal.SIGINT)]
+)
 def test_what_does_not_end_is_cut_with_an_error(signals: int, number: int) -> None:
     with started(drain_s=0.3 if signals == 1 else 60.0) as server:
         asked = at_work(server, "endless")

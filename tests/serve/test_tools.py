@@ -73,6 +73,13 @@ def test_calls_are_the_same_streamed_and_whole(live: Live) -> None:
     assert reasons == ["tool_calls"]
 
 
+def test_the_format_can_be_named() -> None:
+    engine = ScriptedEngine(lambda asked: '{"name": "time", "parameters": {}}')
+    with serving(engine, format="llama3") as live:
+        (call,) = live.chat(tools=TOOLS).json()["choices"][0]["message"]["tool_calls"]
+        assert call["function"] == {"name": "time", "arguments": "{}"}
+
+
 def test_only_calls_leave_the_content_null(live: Live) -> None:
     live.engine.script = lambda asked: called("time", '{"city": "x"}')
     message = live.chat(tools=TOOLS).json()["choices"][0]["message"]
