@@ -29,14 +29,14 @@ def tiles(a):
 
 
 def shared(a, rows):
-    """Bytes of the arguments, and of 8 warps' sums, m and l.
+    """Bytes of 8 warps' sums, m and l.
 
-    On the tensor cores those of 8 queries, the blocks' places and the queries; otherwise of one
-    query, and the weights of each warp's 32 keys.
+    On the tensor cores those of 8 queries, and the queries; otherwise of one query, and the weights
+    of each warp's 32 keys.
     """
     if a.k_pages.dtype == "bf16" and a.head_dim in (64, 128):
-        return 128 + 8 * 8 * 4 * (a.head_dim + 4 + 2) + 16 * 8 + 8 * 2 * (a.head_dim + 32)
-    return 128 + 8 * 4 * (a.head_dim + 2 + 32)
+        return 8 * 8 * 4 * (a.head_dim + 4 + 2) + 8 * 2 * (a.head_dim + 32)
+    return 8 * 4 * (a.head_dim + 2 + 32)
 
 
 def access(a, tile):

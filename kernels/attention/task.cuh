@@ -8,88 +8,178 @@
 // to sum i % 4, (0 + 1) + (2 + 3), times scale; weights joined in halves; values by fused
 // multiply-adds, keys ascending.
 // Both: warps in order by fused multiply-adds with e^(m_w - m). Powers by the GPU's 2^x.
-// The cache is read past the L1 cache: this step's tokens may be other workers' work.
+//
+// For the tensor cores, keys and values of earlier steps come through the ring, a chunk a run of
+// positions; those of this step, which other workers wrote, are put into their places there by the
+// warp that reads them.
 struct attention : MkBody {
   enum {
     SPLIT = 256,  // keys
     BLOCK = 16,
     GROUP = 8,    // queries that are multiplied side by side
+    CHUNK = 32768,  // bytes of keys and values that come together
     PAD = 4,      // floats between the warps' sums of two queries
-    KEPT = 128,   // bytes of the arena that hold the arguments, to have them out of registers
     Q_PAD = 32,   // and between the queries: lanes of two rows read side by side
   };
   static constexpr float LOG2_E = 1.44269504f;
   MK_DEVICE static float unseen() { return mk_float(0xff800000); }  // -infinity
   MK_DEVICE static float power(float x) { return mk_exp2(mk_mul(x, LOG2_E)); }
 
-  // A tile's heads, and the keys [first, end) that its token sees in its split.
+  // A tile's heads, and the keys [first, end) that its token sees in its split; those from `fresh`
+  // on were written in this step.
   struct Seen {
-    int token, split, kv_head, sequence, first, end;
+    int token, split, kv_head, sequence, first, end, fresh;
     MK_DEVICE int blocks() const { return (end - 1) / BLOCK - first / BLOCK + 1; }
     MK_DEVICE int block(int i) const { return (first / BLOCK + i) * BLOCK; }  // its first position
-    // the element of the cache where position j's key or value begins
-    MK_DEVICE int64_t at(const AttentionArgs& a, int j) const {
-      const int64_t page =
-          mk_load_coherent(a.page_table + sequence * a.pages_per_sequence + j / a.page);
+    MK_DEVICE int64_t at(const AttentionArgs& a, int64_t page, int j) const {
       return ((page * a.kv_heads + kv_head) * a.page + j % a.page) * a.head_dim;
     }
+    // the element of the cache where position j's key or value begins
+    MK_DEVICE int64_t at(const AttentionArgs& a, int j) const {
+      const int place = sequence * a.pages_per_sequence + j / a.page;
+      return at(a, mk_load_coherent(a.page_table + place), j);
+    }
   };
-  MK_DEVICE static Seen seen(const AttentionArgs& a, int tile) {
-    Seen s;
-    s.kv_head = tile % a.kv_heads;
-    s.split = tile / a.kv_heads % a.splits;
-    s.token = tile / (a.kv_heads * a.splits);
-    s.first = s.end = s.sequence = 0;
-    const int count = mk_load_coherent(a.count);
-    const int sequence = mk_load_coherent(a.rows + 2 * s.token);
-    const int position = mk_load_coherent(a.rows + 2 * s.token + 1);
-    if (s.token >= count) return s;
-    s.sequence = sequence;
+  MK_DEVICE static int token_of(const AttentionArgs& a, int tile) {
+    return tile / (a.kv_heads * a.splits);
+  }
+  MK_DEVICE static Seen seen(const AttentionArgs& a, int tile, int sequence, int position,
+                             int fresh) {
+    Seen s = {token_of(a, tile), tile / a.kv_heads % a.splits, tile % a.kv_heads, sequence, 0, 0,
+              fresh};
+    if (sequence < 0) return s;
     s.first = s.split * SPLIT;
     s.end = least(s.first + SPLIT, position + 1);
     if (a.window > 0 && position - a.window + 1 > s.first) s.first = position - a.window + 1;
     return s;
   }
   MK_DEVICE static int least(int a, int b) { return a < b ? a : b; }
+  MK_DEVICE static int most(int a, int b) { return a > b ? a : b; }
 
-  // The tile's keys and values begin their way from memory while its queries are computed.
-  MK_DEVICE static void early(const AttentionArgs& a, const MkRun& run, const MkStage& s) {
-    if (run.count == 0) return;
-    if (s.thread == 0) *reinterpret_cast<AttentionArgs*>(s.buffer) = a;
-    const Seen t = seen(a, run.tile(0));
-    const int block = s.thread / 4, bytes = BLOCK * a.head_dim * sizeof(mk_kv);
-    if (t.first >= t.end || block >= t.blocks()) return;
-    const int64_t at = t.at(a, t.block(block));
-    for (int i = s.thread % 4 * 128; i < bytes; i += 4 * 128) {
-      mk_prefetch(reinterpret_cast<const char*>(a.k_pages + at) + i);
-      mk_prefetch(reinterpret_cast<const char*>(a.v_pages + at) + i);
+  // Whether keys and values come through the ring, and how many of them a chunk holds.
+  MK_DEVICE static bool streams(const AttentionArgs& a) {
+    return sizeof(mk_kv) == 2 && (a.head_dim == 64 || a.head_dim == 128);
+  }
+  MK_DEVICE static int chunk_keys(int head_dim) { return CHUNK / 4 / head_dim; }
+
+  // A lane knows a token (sequence, or -1; position; the first position of this step in its
+  // sequence), and of the next tile a page.
+  MK_DEVICE static void begin(const AttentionArgs& a, const MkRun&, MkLoad& ring) {
+    if (!streams(a)) return;
+    const int count = mk_load_coherent(a.count), token = mk_lane();
+    int32_t sequence = -1, position = 0;
+    if (token < count) {
+      sequence = mk_load_coherent(a.rows + 2 * token);
+      position = mk_load_coherent(a.rows + 2 * token + 1);
+    }
+    int32_t fresh = position;
+#pragma unroll 1
+    for (int i = 0; i < count; i++) {
+      const int32_t other = mk_shuffle(position, i);
+      if (mk_shuffle(sequence, i) == sequence) fresh = least(fresh, other);
+    }
+    ring.notes[0] = sequence;
+    ring.notes[1] = position;
+    ring.notes[2] = fresh;
+    ring.notes[3] = page_of(a, ring, ring.next);
+  }
+  MK_DEVICE static Seen seen(const AttentionArgs& a, const MkLoad& ring, int tile) {
+    const int token = token_of(a, tile);
+    return seen(a, tile, mk_shuffle(ring.notes[0], token), mk_shuffle(ring.notes[1], token),
+                mk_shuffle(ring.notes[2], token));
+  }
+  // lane l: the l-th page of the keys that a tile sees
+  MK_DEVICE static int32_t page_of(const AttentionArgs& a, const MkLoad& ring, int tile) {
+    if (tile < 0) return 0;
+    const Seen s = seen(a, ring, tile);
+    const int page = s.block(0) / a.page + mk_lane();
+    if (s.first >= s.end || page * a.page >= s.end) return 0;
+    return mk_load_coherent(a.page_table + s.sequence * a.pages_per_sequence + page);
+  }
+
+  // A chunk: keys, then values, of `keys` positions, less those that are not seen or not yet there.
+  MK_DEVICE static void load(const AttentionArgs& a, int tile, MkLoad& ring) {
+    if (!streams(a)) return;
+    const Seen s = seen(a, ring, tile);
+    const int32_t pages = ring.notes[3];
+    ring.notes[3] = page_of(a, ring, ring.next);
+    if (s.first >= s.end) return;
+    const int keys = chunk_keys(a.head_dim), row = a.head_dim * int(sizeof(mk_kv));
+    const int old = least(s.end, s.fresh), start = s.first / keys * keys, page_keys = a.page;
+    const int first_page = s.block(0) / page_keys;
+    // a lane's keys or values of one page: lanes 2 i and 2 i + 1 have the i-th page of a chunk
+    const char* cache = reinterpret_cast<const char*>(mk_lane() % 2 ? a.v_pages : a.k_pages);
+    const int heads = a.kv_heads, side = mk_lane() % 2 * keys;
+#pragma unroll 1
+    for (int g = 0; g < a.heads / heads; g += GROUP) {
+      int number = start / page_keys;  // the chunk's first page
+#pragma unroll 1
+      for (int chunk = start; chunk < s.end; chunk += keys) {
+        while ((number + 1) * page_keys <= chunk) number++;
+        const int low = most(s.block(0), chunk), high = least(old, chunk + keys);
+        char* to = ring.claim(CHUNK, most(high - low, 0) * 2 * row);
+        const int mine = number + mk_lane() / 2;
+        const int64_t page = mk_shuffle(pages, (mine - first_page) & 31);
+        const int begin = most(low, mine * page_keys), end = least(high, (mine + 1) * page_keys);
+        if (begin < end)
+          ring.piece(to + (begin - chunk + side) * row,
+                     cache + ((page * heads + s.kv_head) * page_keys + begin - mine * page_keys) * row,
+                     (end - begin) * row);
+        ring.commit(CHUNK);
+      }
     }
   }
 
-  MK_DEVICE static void compute(const AttentionArgs&, int tile, MkCompute& c) {
-    static_assert(sizeof(AttentionArgs) <= KEPT, "the arguments fit");
-    const AttentionArgs& a = *reinterpret_cast<const AttentionArgs*>(c.arena);
-    const Seen s = seen(a, tile);
-    if (s.first < s.end) attend(a, s, a.k_pages, a.v_pages, c);
+  // notes: [tokens, then each one's sequence, position and the first position of this step]
+  MK_DEVICE static void early(const AttentionArgs& a, const MkRun&, const MkStage& s) {
+    const int count = mk_load_immutable(a.count), t = s.thread;
+    if (t == 0) s.notes[0] = count;
+    if (t >= count) return;
+    const int sequence = mk_load_immutable(a.rows + 2 * t);
+    const int position = mk_load_immutable(a.rows + 2 * t + 1);
+    int fresh = position;
+#pragma unroll 1
+    for (int i = 0; i < count; i++)
+      if (mk_load_immutable(a.rows + 2 * i) == sequence)
+        fresh = least(fresh, mk_load_immutable(a.rows + 2 * i + 1));
+    s.notes[1 + 3 * t] = sequence;
+    s.notes[2 + 3 * t] = position;
+    s.notes[3 + 3 * t] = fresh;
   }
-  MK_DEVICE static void attend(const AttentionArgs& a, const Seen& s, const mk_bf16* keys,
-                               const mk_bf16* values, MkCompute& c) {
+
+  MK_DEVICE static const float* query(const AttentionArgs& a, int tile, int token, int row) {
+    const int head = tile % a.kv_heads * (a.heads / a.kv_heads) + row;
+    return a.q + (int64_t(token) * a.heads + head) * a.head_dim;
+  }
+
+  MK_DEVICE static void compute(const AttentionArgs& a, int tile, MkCompute& c) {
+    const int token = token_of(a, tile);
+    if (token >= c.notes[0]) return;
+    const int32_t* notes = c.notes + 1 + 3 * token;
+    const Seen s = seen(a, tile, notes[0], notes[1], notes[2]);
+    if (s.first < s.end) attend(a, s, tile, a.k_pages, a.v_pages, c);
+  }
+  MK_DEVICE static void attend(const AttentionArgs& a, const Seen& s, int tile,
+                               const mk_bf16* keys, const mk_bf16* values, MkCompute& c) {
     const int group = a.heads / a.kv_heads;
     if (a.head_dim == 128)
-      for (int g = 0; g < group; g += GROUP) multiply<128>(a, s, g, c);
+#pragma unroll 1
+      for (int g = 0; g < group; g += GROUP) multiply<128>(a, s, tile, g, c);
     else if (a.head_dim == 64)
-      for (int g = 0; g < group; g += GROUP) multiply<64>(a, s, g, c);
+#pragma unroll 1
+      for (int g = 0; g < group; g += GROUP) multiply<64>(a, s, tile, g, c);
     else
+#pragma unroll 1
       for (int g = 0; g < group; g++) walk(a, s, g, keys, values, c);
   }
-  MK_DEVICE static void attend(const AttentionArgs& a, const Seen& s, const float* keys,
+  MK_DEVICE static void attend(const AttentionArgs& a, const Seen& s, int, const float* keys,
                                const float* values, MkCompute& c) {
     for (int g = 0; g < a.heads / a.kv_heads; g++) walk(a, s, g, keys, values, c);
   }
 
   // Tensor cores: 16 keys times 8 queries, then 16 columns of values times 8 queries. A lane loads
-  // 16 bytes at a time; which columns and keys a step multiplies is chosen so that they stay where
-  // they were loaded.
+  // 16 bytes at a time from a chunk; which columns and keys a step multiplies is chosen so that
+  // they stay where they were loaded.
   template <int DIM>
   struct Keys {
     mk_word4 x[2][DIM / 32];  // keys lane / 4 and 8 + that; columns 32 i + 8 (lane % 4) and on
@@ -100,7 +190,7 @@ struct attention : MkBody {
       for (int i = 0; i < 2; i++)
 #pragma unroll
         for (int j = 0; j < DIM / 32; j++)
-          x[i][j] = mk_load_coherent16(block + i * 8 * DIM + j * 32);
+          x[i][j] = *reinterpret_cast<const mk_word4*>(block + i * 8 * DIM + j * 32);
     }
   };
   template <int DIM>
@@ -114,7 +204,7 @@ struct attention : MkBody {
       for (int i = 0; i < 4; i++)
 #pragma unroll
         for (int j = 0; j < DIM / 64; j++)
-          x[i][j] = mk_load_coherent16(block + (i % 2 + i / 2 * 8) * DIM + j * 64);
+          x[i][j] = *reinterpret_cast<const mk_word4*>(block + (i % 2 + i / 2 * 8) * DIM + j * 64);
     }
     // keeps keys in [low, high): memory that no token sees may hold anything
     MK_DEVICE void keep(int low, int high) {
@@ -202,7 +292,7 @@ struct attention : MkBody {
       }
     }
     MK_DEVICE static uint32_t pair(uint32_t x, uint32_t y, int half) {  // one column of two keys
-      return half ? x >> 16 | (y & 0xffff0000u) : (x & 0xffff) | y << 16;
+      return mk_halves(x, y, half);
     }
 
     // to a warp's part of the arena: [GROUP][DIM + PAD], and (m, l) [GROUP][2]
@@ -224,56 +314,52 @@ struct attention : MkBody {
     }
   };
 
-  // a query a warp, rounded; those that are not there are 0
+  // A query a warp; those that are not there are 0.
   template <int DIM>
-  MK_DEVICE static void narrow(mk_bf16* q, const float* from, int count) {
+  MK_DEVICE static mk_float4 fetched(const AttentionArgs& a, int tile, int g0) {
     static_assert(GROUP == MK_COMPUTE_WARPS, "a query for each warp");
-    const int row = mk_warp(), at = mk_lane() * 4;
-    if (at >= DIM) return;
+    const int row = g0 + mk_warp(), at = mk_lane() * 4;
     mk_float4 x = {{0, 0, 0, 0}};
-    if (row < count) x = mk_load_coherent4(from + row * DIM + at);
-    uint32_t* to = reinterpret_cast<uint32_t*>(q + row * (DIM + Q_PAD) + at);
-    to[0] = mk_narrow2(x.v[0], x.v[1]);
-    to[1] = mk_narrow2(x.v[2], x.v[3]);
+    if (row < a.heads / a.kv_heads && at < DIM)
+      x = mk_load_coherent4(query(a, tile, token_of(a, tile), row) + at);
+    return x;
   }
 
   // for up to GROUP queries of the group, from query g0 on
   template <int DIM>
-  MK_DEVICE static void multiply(const AttentionArgs& a, const Seen& s, int g0, MkCompute& c) {
+  MK_DEVICE static void multiply(const AttentionArgs& a, const Seen& s, int tile, int g0,
+                                 MkCompute& c) {
+    enum { KEYS = CHUNK / 4 / DIM };
     const int group = a.heads / a.kv_heads, count = least(group - g0, GROUP);
     const int head = s.kv_head * group + g0, blocks = s.blocks();
-    float* sums = reinterpret_cast<float*>(c.arena + KEPT);  // [warps][GROUP][DIM + PAD]
+    float* sums = reinterpret_cast<float*>(c.arena);  // [warps][GROUP][DIM + PAD]
     float* ml = sums + MK_COMPUTE_WARPS * GROUP * (DIM + PAD);  // [warps][GROUP][2]
-    int64_t* where = reinterpret_cast<int64_t*>(ml + MK_COMPUTE_WARPS * GROUP * 2);  // [blocks]
-    mk_bf16* q = reinterpret_cast<mk_bf16*>(where + SPLIT / BLOCK);  // [GROUP][DIM + Q_PAD]
+    mk_bf16* q = reinterpret_cast<mk_bf16*>(ml + MK_COMPUTE_WARPS * GROUP * 2);  // [GROUP][DIM + Q_PAD]
+    const mk_float4 x = g0 == 0 && c.ahead_of == tile ? c.ahead : fetched<DIM>(a, tile, g0);
+    if (mk_lane() * 4 < DIM) MkStage::put(q + mk_warp() * (DIM + Q_PAD) + mk_lane() * 4, x);
+    c.sync();  // the queries are there; the sums of the tile before have been read
+    State<DIM> state;
+    state.begin();
 #pragma unroll 1
-    for (int i = mk_warp(); i < blocks; i += MK_COMPUTE_WARPS) {  // all the warp's bytes set out
-      const int64_t at = s.at(a, s.block(i));
-      if (mk_lane() == 0) where[i] = at;
-      mk_prefetch(a.k_pages + at + mk_lane() * (BLOCK * DIM / 32));
-      mk_prefetch(a.v_pages + at + mk_lane() * (BLOCK * DIM / 32));
-    }
-    narrow<DIM>(q, a.q + (int64_t(s.token) * a.heads + head) * DIM, count);
-    c.sync();  // the queries are there; what was in the rest of the arena has been read
-    if (mk_warp() < blocks) {
-      State<DIM> state;
-      state.begin();
-#pragma unroll 1
-      for (int i = mk_warp(); i < blocks; i += MK_COMPUTE_WARPS) {  // once or twice
-        const int low = s.first - s.block(i), high = s.end - s.block(i);
-        const int64_t at = where[i];
-        float weights[4];
-        Keys<DIM> k;
-        k.load(reinterpret_cast<const mk_bf16*>(a.k_pages) + at);
-        state.score(weights, q, k, a.scale);
-        state.soften(weights, low, high);
-        Values<DIM> v;  // from here on: keys and values at once are more than there are registers
-        v.load(reinterpret_cast<const mk_bf16*>(a.v_pages) + at);
-        v.keep(low, high);
-        state.add_values(weights, v);
+    for (int chunk = s.first / KEYS * KEYS; chunk < s.end; chunk += KEYS) {
+      char* taken = c.take(CHUNK);
+      // this warp's block, if the chunk has one: the blocks go to the warps in turn
+      const int before = (chunk - s.block(0)) / BLOCK;
+      const int i = (mk_warp() - before) & (MK_COMPUTE_WARPS - 1), j = chunk + i * BLOCK;
+      if (i < KEYS / BLOCK && j + BLOCK > s.first && j < s.end) {
+        mk_bf16* keys = reinterpret_cast<mk_bf16*>(taken) + i * BLOCK * DIM;
+        const bool patched = j + BLOCK > s.fresh;
+        if (patched) patch<DIM>(a, s, j, keys, keys + KEYS * DIM);
+        add<DIM>(state, q, keys, keys + KEYS * DIM, a.scale, s.first - j, s.end - j);
+        if (patched) mk_fence_async();  // the copy engine will write here next
       }
-      state.leave(sums + mk_warp() * GROUP * (DIM + PAD), ml + mk_warp() * GROUP * 2);
+      c.give_back(CHUNK);
     }
+    c.ahead_of = c.next;  // on its way while the sums are joined
+    c.ahead = {{0, 0, 0, 0}};
+    if (c.next >= 0 && token_of(a, c.next) < c.notes[0]) c.ahead = fetched<DIM>(a, c.next, 0);
+    if (mk_warp() < blocks)
+      state.leave(sums + mk_warp() * GROUP * (DIM + PAD), ml + mk_warp() * GROUP * 2);
     c.sync();
     const int64_t row = (int64_t(s.token) * a.splits + s.split) * a.heads + head;
     float* partial = a.partial + row * (DIM + 16);
@@ -282,21 +368,58 @@ struct attention : MkBody {
       join(partial + i / DIM * (DIM + 16), DIM, sums + i / DIM * (DIM + PAD), GROUP * (DIM + PAD),
            ml + i / DIM * 2, GROUP * 2, i % DIM, least(blocks, MK_COMPUTE_WARPS));
   }
+  template <int DIM>
+  MK_DEVICE static void add(State<DIM>& state, const mk_bf16* q, const mk_bf16* keys,
+                            const mk_bf16* values, float scale, int low, int high) {
+    float weights[4];
+    Keys<DIM> k;
+    k.load(keys);
+    state.score(weights, q, k, scale);
+    state.soften(weights, low, high);
+    Values<DIM> v;
+    v.load(values);
+    if (low > 0 || high < BLOCK) v.keep(low, high);
+    state.add_values(weights, v);
+  }
+  // This step's keys and values of the block at position j, which no copy brings.
+  template <int DIM>
+  MK_DEVICE static void patch(const AttentionArgs& a, const Seen& s, int j, mk_bf16* keys,
+                              mk_bf16* values) {
+    enum { VECTORS = DIM / 8 };  // of 16 bytes, a lane each: keys, then values
+    const int lane = mk_lane(), column = lane % VECTORS * 8;
+    const mk_kv* from = lane < VECTORS ? a.k_pages : a.v_pages;
+    mk_bf16* to = lane < VECTORS ? keys : values;
+#pragma unroll 1
+    for (int i = most(s.fresh, j); i < least(s.end, j + BLOCK); i++)
+      if (lane < 2 * VECTORS)
+        *reinterpret_cast<mk_word4*>(to + (i - j) * DIM + column) =
+            mk_load_coherent16(from + s.at(a, i) + column);
+    mk_sync_warp();
+  }
 
   // Four columns, from d on, of the warps' sums to a row of partial; the first thread of the row
   // also has m and l.
   MK_DEVICE static void join(float* out, int dim, const float* sums, int pitch, const float* ml,
                              int ml_pitch, int d, int warps) {
-    float m = ml[0], l = 0.0f;
-#pragma unroll 1
-    for (int warp = 1; warp < warps; warp++) m = mk_max(m, ml[warp * ml_pitch]);
-    mk_float4 y = {{0, 0, 0, 0}};
-#pragma unroll 1
-    for (int warp = 0; warp < warps; warp++) {
-      const float factor = power(mk_add(ml[warp * ml_pitch], -m));
-      const mk_float4 x = *reinterpret_cast<const mk_float4*>(sums + warp * pitch + d);
-      for (int i = 0; i < 4; i++) y.v[i] = mk_fma(x.v[i], factor, y.v[i]);
-      l = mk_fma(ml[warp * ml_pitch + 1], factor, l);
+    float ms[MK_COMPUTE_WARPS], ls[MK_COMPUTE_WARPS], m = unseen(), l = 0.0f;
+    mk_float4 x[MK_COMPUTE_WARPS], y = {{0, 0, 0, 0}};
+#pragma unroll
+    for (int warp = 0; warp < MK_COMPUTE_WARPS; warp++) {  // all loads under way
+      ms[warp] = unseen();
+      ls[warp] = 0.0f;
+      x[warp] = {{0, 0, 0, 0}};
+      if (warp >= warps) continue;
+      ms[warp] = ml[warp * ml_pitch];
+      ls[warp] = ml[warp * ml_pitch + 1];
+      x[warp] = *reinterpret_cast<const mk_float4*>(sums + warp * pitch + d);
+    }
+#pragma unroll
+    for (int warp = 0; warp < MK_COMPUTE_WARPS; warp++) m = mk_max(m, ms[warp]);
+#pragma unroll
+    for (int warp = 0; warp < MK_COMPUTE_WARPS; warp++) {  // those that are not there add 0
+      const float factor = warp < warps ? power(mk_add(ms[warp], -m)) : 0.0f;
+      for (int i = 0; i < 4; i++) y.v[i] = mk_fma(x[warp].v[i], factor, y.v[i]);
+      l = mk_fma(ls[warp], factor, l);
     }
     mk_store(reinterpret_cast<mk_float4*>(out + d), y);
     if (d != 0) return;
@@ -310,7 +433,7 @@ struct attention : MkBody {
                              const T* values, MkCompute& c) {
     enum { WIDTH = 16 / sizeof(T) };
     const int head = s.kv_head * (a.heads / a.kv_heads) + g, dim = a.head_dim;
-    float* sums = reinterpret_cast<float*>(c.arena + KEPT);                       // [warps][dim]
+    float* sums = reinterpret_cast<float*>(c.arena);                       // [warps][dim]
     float* ml = sums + MK_COMPUTE_WARPS * dim;                             // [warps][2]
     float* weights = ml + MK_COMPUTE_WARPS * 2 + mk_warp() * 32;           // [warps][32]
     const int begin = s.split * SPLIT, mine = begin + mk_warp() * 32;      // the warp's first key

@@ -65,6 +65,7 @@ OP = Op(
     arena=lambda a: DOT_ARENA,
     shared=lambda a, rows: staged_bytes(a.w, a.k, rows),
     rows=lambda a: a.y.shape[0],
+    stages="x",
     order=(
         "CPU: slices of 16 k, slice i to chain i % 4, fused multiply-add in each lane; chains "
         "(0 + 1) + (2 + 3); lanes joined in halves; the residual is added last. "

@@ -1,6 +1,6 @@
 // The gemm body: 16 output columns for up to MK_ROWS tokens.
 // Order: MkProduct's; the residual is added last.
-struct gemm : MkBody {
+struct gemm : MkProductBody {
   typedef MkProduct P;
 
   MK_DEVICE static void load(const GemmArgs& a, int tile, MkLoad& ring) {
@@ -9,15 +9,11 @@ struct gemm : MkBody {
   }
 
   MK_DEVICE static void early(const GemmArgs& a, const MkRun&, const MkStage& s) {
-    if (s.thread == 0) s.notes[0] = mk_load_immutable(a.count);
+    P::plan(s, a.count, a.k);
   }
 
-  MK_DEVICE static void stage(const GemmArgs& a, const MkRun&, const MkStage& s) {
-    P::stage(s, a.x, a.k, s.notes[0]);
-  }
-
-  MK_DEVICE static void compute(const GemmArgs& a, int, MkCompute& c) {
-    P::compute(c, c.staged, a.k);
+  MK_DEVICE static MkInput input(const GemmArgs& a, const MkRun&, const MkStage& s) {
+    return P::input(a.x, a.k, s.notes[0]);
   }
 
   // a lane has one output column and four tokens

@@ -83,6 +83,7 @@ OP = Op(
     arena=lambda a: DOT_ARENA + 512 + 64,  # the product, moved by 8 rows; one output vector
     shared=lambda a, rows: staged_bytes(a.w, a.k, rows),
     rows=lambda a: a.x.shape[0],
+    stages="x",
     order=(
         "the product as in gemm; rotated pair (p, q) by c, s: p' = fma(p, c, -(q * s)), "
         "q' = fma(q, c, p * s); the cache's storage type rounds last"

@@ -1,7 +1,7 @@
 // The gemm_rope body: 8 rotated pairs of one head for up to MK_ROWS tokens. The product's 16 rows
 // are two runs of 8: half-split pairs have one row in each run, interleaved ones are neighbours.
 // Order: MkProduct's; the rotated pair (p, q) by c, s is fma(p, c, -(q s)), fma(q, c, p s).
-struct gemm_rope : MkBody {
+struct gemm_rope : MkProductBody {
   typedef MkProduct P;
 
   // Where the tile's two runs begin, as columns of its head.
@@ -23,8 +23,8 @@ struct gemm_rope : MkBody {
 
   // notes: [tokens, then each one's position and physical page]
   MK_DEVICE static void early(const GemmRopeArgs& a, const MkRun&, const MkStage& s) {
+    P::plan(s, a.count, a.k);
     const int tokens = mk_load_immutable(a.count), t = s.thread;
-    if (t == 0) s.notes[0] = tokens;
     if (t >= tokens) return;
     const int sequence = mk_load_immutable(a.rows + 2 * t);
     const int position = mk_load_immutable(a.rows + 2 * t + 1);
@@ -34,12 +34,8 @@ struct gemm_rope : MkBody {
           mk_load_immutable(a.page_table + sequence * a.pages_per_sequence + position / a.page);
   }
 
-  MK_DEVICE static void stage(const GemmRopeArgs& a, const MkRun&, const MkStage& s) {
-    P::stage(s, a.x, a.k, s.notes[0]);
-  }
-
-  MK_DEVICE static void compute(const GemmRopeArgs& a, int, MkCompute& c) {
-    P::compute(c, c.staged, a.k);
+  MK_DEVICE static MkInput input(const GemmRopeArgs& a, const MkRun&, const MkStage& s) {
+    return P::input(a.x, a.k, s.notes[0]);
   }
 
   // a lane has one pair of two tokens

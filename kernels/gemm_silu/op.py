@@ -57,6 +57,7 @@ OP = Op(
     arena=lambda a: 2 * DOT_ARENA,  # both products
     shared=lambda a, rows: staged_bytes(a.w_gate, a.k, rows),
     rows=lambda a: a.y.shape[0],
+    stages="x",
     order=(
         "both products as in gemm; y = (gate / (1 + exp(-gate))) * up. "
         "GPU: exp(x) = exp2(x * log2 e), approximate"

@@ -1,30 +1,26 @@
 // The gemm_silu body: 16 output columns for up to MK_ROWS tokens, in two parts of 8. A part is one
 // product of 8 gate rows and the 8 up rows of the same columns, so that both meet in one lane.
 // Order: MkProduct's, for both.
-struct gemm_silu : MkBody {
+struct gemm_silu : MkProductBody {
   typedef MkProduct P;
   static constexpr int parts = 2;
 
   MK_DEVICE static int columns(const GemmSiluArgs& a, int part) {  // the last part may have none
-    return P::least(P::HALF, a.n - part * P::HALF);
+    const int columns = P::least(P::HALF, a.n - part * P::HALF);
+    return columns > 0 ? columns : 0;
   }
 
   MK_DEVICE static void load(const GemmSiluArgs& a, int part, MkLoad& ring) {
     const int64_t at = int64_t(part) * P::HALF * a.k;
-    const int rows = columns(a, part);
-    if (rows > 0) P::load(ring, a.w_gate + at, a.w_up + at, rows, a.k);
+    P::load(ring, a.w_gate + at, a.w_up + at, columns(a, part), a.k);
   }
 
   MK_DEVICE static void early(const GemmSiluArgs& a, const MkRun&, const MkStage& s) {
-    if (s.thread == 0) s.notes[0] = mk_load_immutable(a.count);
+    P::plan(s, a.count, a.k, parts);
   }
 
-  MK_DEVICE static void stage(const GemmSiluArgs& a, const MkRun&, const MkStage& s) {
-    P::stage(s, a.x, a.k, s.notes[0]);
-  }
-
-  MK_DEVICE static void compute(const GemmSiluArgs& a, int part, MkCompute& c) {
-    if (columns(a, part) > 0) P::compute(c, c.staged, a.k);
+  MK_DEVICE static MkInput input(const GemmSiluArgs& a, const MkRun&, const MkStage& s) {
+    return P::input(a.x, a.k, s.notes[0]);
   }
 
   // a lane has one output column and two tokens

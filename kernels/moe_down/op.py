@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, tensor, write
+from mkport.declare import Op, immutable, integer, read, tensor, write
 from mkport.declare.valid import grouped, multiple_of, shape_is
 from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
+from mkport.kernels.moe_group.op import SLOT_BYTES
 
 TILE_ROWS = 16  # weight rows, that is output columns, of a tile
 
@@ -37,11 +38,11 @@ def access(a, tile):
 
 
 def staged(a, rows):
-    """GPU: 24 pairs of bfloat16 (12 of float32), 8 if a step has one token; and lists of slots,
+    """GPU: 24 pairs of bfloat16 (20 of float32), 8 if a step has one token; and lists of slots,
     places, and pairs."""
-    pairs = 8 if rows == 1 else 48 // DTYPE_BYTES[a.w.dtype]
-    words = 2 * (a.slot_count + 1) + 2 * a.slot_count + pairs + a.pairs.shape[0]
-    return staged_bytes(a.w, a.k, pairs) + 4 * words
+    pairs = 8 if rows == 1 else 24 if a.w.dtype == "bf16" else 20
+    words = 2 * (a.slot_count + 1) + 2 * a.slot_count + pairs
+    return staged_bytes(a.w, a.k, pairs) + SLOT_BYTES * a.slot_count + 4 * words
 
 
 def valid(a):

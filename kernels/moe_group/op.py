@@ -12,6 +12,8 @@ from pathlib import Path
 from mkport.declare import Op, immutable, integer, read, tensor, write
 from mkport.declare.valid import counted, multiple_of, same, sets, shape_is, within
 
+SLOT_BYTES = 40  # of a slot's entry in the expert ops' stage buffers: place, tokens, 8 tags
+
 
 def needed_slots(a):
     """Distinct experts that a step of this size can have."""

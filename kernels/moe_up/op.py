@@ -11,6 +11,7 @@ import numpy as np
 from mkport.declare import Op, immutable, integer, read, tensor, write
 from mkport.declare.valid import counted, grouped, multiple_of, shape_is, within
 from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
+from mkport.kernels.moe_group.op import SLOT_BYTES
 
 TILE_ROWS = 16  # weight rows of gate and of up in a tile
 
@@ -87,6 +88,7 @@ OP = Op(
     arena=lambda a: 2 * DOT_ARENA,  # both products
     shared=lambda a, rows: (
         staged_bytes(a.w_gate, a.k, rows)
+        + SLOT_BYTES * a.slot_count
         + 4 * (2 * (a.slot_count + 1) + a.pairs.shape[0])  # and the lists
     ),
     rows=lambda a: a.x.shape[0],

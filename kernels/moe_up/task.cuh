@@ -2,69 +2,66 @@
 // gate rows and the 8 up rows of the same columns. All the step's tokens are multiplied, as one
 // tile of the tensor cores holds them anyway; only those that chose the expert are kept.
 // Order: MkProduct's, for both.
-struct moe_up : MkBody {
+struct moe_up : MkProductBody {
   typedef MkProduct P;
   typedef MkExperts E;
   static constexpr bool late = true;
   static constexpr int parts = 2;
 
-  struct Place {
-    int slot, n0, columns;  // the last part may have none
-  };
-  MK_DEVICE static Place place(const MoeUpArgs& a, int part) {
-    const int tile = part / 2, n0 = tile / a.slot_count * P::ROWS + part % 2 * P::HALF;
-    return {tile * a.slot_step % a.slot_count, n0, P::least(P::HALF, a.n - n0)};
+  MK_DEVICE static int columns(const MoeUpArgs& a, int n0) {  // the last part may have none
+    const int columns = P::least(P::HALF, a.n - n0);
+    return columns > 0 ? columns : 0;
   }
-  // Behind the staged tokens: slots [slot_count + 1][2], then pairs.
-  template <class T>
-  MK_DEVICE static T* lists(const MoeUpArgs& a, T* buffer) {
-    return buffer + MK_ROWS * (a.k + P::PAD) * sizeof(mk_weight);
-  }
-  MK_DEVICE static int slot_words(const MoeUpArgs& a) { return 2 * (a.slot_count + 1); }
 
-  MK_DEVICE static void begin(const MoeUpArgs& a, MkLoad& ring) {
-    E::begin(ring, a.slots, a.slot_count);
+  MK_DEVICE static void begin(const MoeUpArgs& a, const MkRun& run, MkLoad& ring) {
+    E::begin(ring, run, a.slots, a.slot_count, a.slot_step);
   }
   MK_DEVICE static void load(const MoeUpArgs& a, int part, MkLoad& ring) {
-    const Place p = place(a, part);
-    const int expert = E::expert(ring, a.slots, p.slot);
-    if (expert < 0 || p.columns <= 0) return;
-    const int64_t row = int64_t(expert) * (a.n + a.up_row) + p.n0;
-    P::load(ring, a.w_gate + row * a.k, a.w_up + (row + a.up_row) * a.k, p.columns, a.k);
+    const int expert = E::expert(ring, a.slots);
+    const int n0 = ring.walk.column * P::ROWS + part % 2 * P::HALF;
+    if (part % 2 == 1) ring.walk.advance();
+    if (expert < 0) return;
+    const int64_t row = int64_t(expert) * (a.n + a.up_row) + n0;
+    P::load(ring, a.w_gate + row * a.k, a.w_up + (row + a.up_row) * a.k, columns(a, n0), a.k);
   }
 
-  MK_DEVICE static void early(const MoeUpArgs& a, const MkRun&, const MkStage& s) {
-    if (s.thread == 0) s.notes[0] = mk_load_immutable(a.count);
+  MK_DEVICE static void early(const MoeUpArgs& a, const MkRun& run, const MkStage& s) {
+    P::plan(s, a.count, a.k, parts);
+    if (s.thread != 0) return;
+    s.plan->table = table(a);
+    E::walk(*s.plan, run, a.slot_count, a.slot_step);
   }
 
-  MK_DEVICE static void stage(const MoeUpArgs& a, const MkRun&, const MkStage& s) {
-    int32_t* slots = reinterpret_cast<int32_t*>(lists(a, s.buffer));
-    int32_t* pairs = slots + slot_words(a);
-    E::Words some_slots, some_pairs;
-    E::take(s, some_slots, a.slots, slot_words(a));
-    E::take(s, some_pairs, a.pairs, s.notes[0] * a.top);
-    P::stage(s, a.x, a.k, s.notes[0]);
-    E::put(s, some_slots, slots, a.slots, slot_words(a));
-    E::put(s, some_pairs, pairs, a.pairs, s.notes[0] * a.top);
+  // The stage buffer: the tokens, the table of slots and its lists.
+  MK_DEVICE static int table(const MoeUpArgs& a) {
+    return MK_ROWS * (a.k + P::PAD) * int(sizeof(mk_weight));
+  }
+  MK_DEVICE static MkInput input(const MoeUpArgs& a, const MkRun&, const MkStage& s) {
+    const E::Lists l = E::lists(s, table(a), a.slot_count);
+    E::fetch(s, l, a.slots, a.slot_count, a.pairs, s.notes[0] * a.top);
+    return P::input(a.x, a.k, s.notes[0]);
   }
 
-  MK_DEVICE static void compute(const MoeUpArgs& a, int part, MkCompute& c) {
-    const Place p = place(a, part);
-    const int32_t* slots = reinterpret_cast<const int32_t*>(lists(a, c.staged));
-    const int32_t* pairs = slots + slot_words(a);
-    const int first = slots[2 * p.slot + 1], end = slots[2 * p.slot + 3];
-    if (mk_warp() == 0 && mk_lane() < P::TOKENS) {  // the token's pair in this slot
-      int tag = -1;
-      for (int i = first; i < end; i++)
-        if (pairs[i] / a.top == mk_lane()) tag = i;
-      c.tags[mk_lane()] = tag;
+  // every slot's rows are all tokens; a tag is the token's pair in this slot, or -1
+  MK_DEVICE static void finish(const MoeUpArgs& a, const MkRun&, const MkStage& s) {
+    const E::Lists l = E::lists(s, table(a), a.slot_count);
+    s.sync();  // the lists are there
+#pragma unroll 1
+    for (int slot = s.thread; slot < a.slot_count; slot += MK_STAGERS) {
+      MkEntry& entry = l.table[slot];
+      entry.place = 0;
+      entry.tokens = l.slots[2 * slot] < 0 ? 0 : s.notes[0];
+#pragma unroll
+      for (int i = 0; i < MK_TAGS; i++) entry.tags[i] = -1;
+#pragma unroll 1
+      for (int i = l.slots[2 * slot + 1]; i < l.slots[2 * slot + 3]; i++)
+        entry.tags[l.pairs[i] / a.top] = i;
     }
-    if (slots[2 * p.slot] >= 0 && p.columns > 0) P::compute(c, c.staged, a.k);
   }
 
   // a lane has one output column and two tokens
   MK_DEVICE static void store(const MoeUpArgs& a, int part, const MkStore& s) {
-    const int row = mk_lane() / 4, column = place(a, part).n0 + row;
+    const int row = mk_lane() / 4, column = part / 2 / a.slot_count * P::ROWS + part % 2 * P::HALF + row;
     const int32_t* pair = s.tags + mk_lane() % 4 * 2;
     if (column >= a.n || (pair[0] < 0 && pair[1] < 0)) return;
     const mk_float2 gate = P::join(s, row), up = P::join(s, P::HALF + row);

@@ -57,9 +57,14 @@ struct topk : MkBody {
 
   MK_DEVICE static int before(const float* z, int experts, int e) {
     const float mine = z[e];
-    int rank = 0;
-#pragma unroll 8
-    for (int i = 0; i < experts; i++) rank += z[i] > mine || (z[i] == mine && i < e);
+    int rank = 0, i = 0;
+#pragma unroll 4
+    for (; i + 4 <= experts; i += 4) {
+      const mk_float4 other = *reinterpret_cast<const mk_float4*>(z + i);
+      for (int j = 0; j < 4; j++)
+        rank += other.v[j] > mine || (other.v[j] == mine && i + j < e);
+    }
+    for (; i < experts; i++) rank += z[i] > mine || (z[i] == mine && i < e);
     return rank;
   }
   MK_DEVICE static float sum(const float* z, int experts, float highest) {

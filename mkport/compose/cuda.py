@@ -22,6 +22,7 @@ MAX_ROWS = 8
 SHARED = {  # what bodies name: the section that has it
     "MkProduct": ("The product that ops share", "product.cuh"),
     "MkExperts": ("What the expert ops share", "experts.cuh"),
+    "MkPort": ("What ported kernels share", "port.cuh"),
 }
 
 
@@ -104,27 +105,53 @@ def _dispatch(ops: Sequence[Op]) -> str:
 
     Bodies are called `struct NAME`: the C library has a function `select`.
     """
-    roles = {
-        "load": ("MkRole& role, const MkBox& box, MkLoad& load", "mk_load_record<{}>(box, load)"),
-        "early": ("const MkBox& box, const MkStage& stage", "mk_early_record<{}>(box, stage)"),
-        "stage": ("const MkBox& box, const MkStage& stage", "mk_stage_record<{}>(box, stage)"),
-        "compute": (
-            "MkRole& role, const MkBox& box, MkCompute& compute",
-            "mk_compute_record<{}>(box, role, compute)",
-        ),
-        "store": ("MkRole& role, const MkBox& box", "mk_store_record<{}>(box, role)"),
-    }
-    parts = []
-    for role, (arguments, call) in roles.items():
-        lines = [f"MK_DEVICE inline void mk_dispatch_{role}({arguments}) {{"]
-        lines.append("  switch (box.words[MK_OP]) {")
-        for op in ops:
-            if not op.args:
-                continue
+    bodies = {op: _body(op) for op in ops if op.args}
+    products = [op for op, body in bodies.items() if f"struct {op.name} : MkProductBody" in body]
+    others = [op for op in bodies if op not in products]
+
+    def cases(chosen: Iterable[Op], call: str) -> list[str]:
+        lines = []
+        for op in chosen:
             lines.append(f"    case MK_OP_{op.name.upper()}:")
-            if role == "load":  # where addresses are data, the record's waits come first
+            if "mk_load_record" in call:  # where addresses are data, the record's waits come first
                 lines.append(f"      if ({op.name}::late) mk_wait_late(role, box);")
             lines.append(f"      {call.format(f'struct {op.name}, {struct_name(op)}')};")
             lines.append("      break;")
-        parts.append("\n".join([*lines, "  }", "}"]) + "\n")
+        return lines
+
+    def switch(*lines: str) -> list[str]:
+        return ["  switch (box.words[MK_OP]) {", *lines, "  }"] if lines else []
+
+    shared = []  # what all products have in common, once
+    if products:
+        labels = [f"    case MK_OP_{op.name.upper()}:" for op in products]
+        shared = [*labels, "      mk_compute_product(box, role, compute);", "      break;"]
+    finishing = [op for op in products if " finish(" in bodies[op]]
+    functions = {
+        "load(MkRole& role, const MkBox& box, MkLoad& load)": switch(
+            *cases(bodies, "mk_load_record<{}>(box, load)")
+        ),
+        "early(const MkBox& box, const MkStage& stage)": switch(
+            *cases(bodies, "mk_early_record<{}>(box, stage)")
+        ),
+        "stage(const MkBox& box, const MkStage& stage)": [
+            "  MkInput in = {nullptr, 4, 0, 0, nullptr};",
+            *switch(
+                *cases(products, "in = mk_input_record<{}>(box, stage)"),
+                *cases(others, "mk_stage_record<{}>(box, stage)"),
+            ),
+            "  if (in.rows > 0) stage.gather(in);",
+            *switch(*cases(finishing, "mk_finish_record<{}>(box, stage)")),
+        ],
+        "compute(MkRole& role, const MkBox& box, MkCompute& compute)": switch(
+            *shared, *cases(others, "mk_compute_record<{}>(box, role, compute)")
+        ),
+        "store(MkRole& role, const MkBox& box)": switch(
+            *cases(bodies, "mk_store_record<{}>(box, role)")
+        ),
+    }
+    parts = [
+        "\n".join([f"MK_DEVICE inline void mk_dispatch_{head} {{", *lines, "}"]) + "\n"
+        for head, lines in functions.items()
+    ]
     return "\n".join(parts)

@@ -6,17 +6,17 @@ ROLES = ("stage", "load", "compute", "store")
 WAIT_KINDS = (
     "nothing",
     "counter",
-    "ring slot to be free, slot",
-    "ring slot to be full, slot",
-    "stage buffer to be free, buffer",
-    "inputs to be staged, buffer",
+    "ring chunk to be free, chunk",
+    "ring chunk to be full, chunk",
+    "stage buffer to be free, of the record in box",
+    "inputs to be staged, box",
     "join slot to be free, slot",
     "partials, join slot",
     "record, box",
     "box to be free, box",
 )
 _KIND_NAMES = (
-    "NOTHING COUNTER FREE_SLOT FULL_SLOT FREE_STAGE STAGED FREE_JOIN JOINED BOX FREE_BOX"
+    "NOTHING COUNTER FREE_CHUNK FULL_CHUNK FREE_STAGE STAGED FREE_JOIN JOINED BOX FREE_BOX"
 ).split()
 
 ROW_BYTES = 2048  # of one weight row in a ring slot; what an op's slices of k are cut by
@@ -27,13 +27,19 @@ CONSTANTS = {
     "JOIN_SLOTS": 4,  # tiles that the storer may be behind
     "PARTIAL": 16 * 8,  # floats that a compute warp leaves in a join slot
     "ROW_BYTES": ROW_BYTES,
-    "SLOT_BYTES": 16 * (ROW_BYTES + 16),  # of the ring: 16 weight rows, each padded by a vector
-    "MAX_SLOTS": 8,
+    "CHUNK_BYTES": 16 * (ROW_BYTES + 16),  # the ring's largest: 16 weight rows, shifted by a vector
+    "CHUNKS": 16,  # of the ring under way at most
+    "STAGE_ALIGN": 128,  # bytes; stage buffers begin at multiples
     "BOXES": 16,  # records on their way through the roles
     "AHEAD": 4,  # records that are published before they are loaded
-    "NOTES": 20,  # of a record, between its roles
+    "NOTES": 28,  # of a record, between its roles
     "TAGS": 8,  # of a tile
-    "FIXED_BYTES": 22784,  # barriers, boxes and join slots, before the stage buffers
+    "FIXED_BYTES": 24960,  # barriers, boxes, join slots, ports' places, before the stage buffers
+    # A record's flags, written by the launcher: where its stage buffer lies, how many records ago
+    # that place was used (0: never, or long ago), and whether the record before staged the same.
+    "FLAG_PLACE": 0xFFFF,
+    "FLAG_BACK": 1 << 16,
+    "FLAG_STAGED": 1 << 20,
     "COUNTER_STRIDE": COUNTER_STRIDE,
     "ROLES": len(ROLES),
 }

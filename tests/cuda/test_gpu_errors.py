@@ -23,7 +23,7 @@ class Played:
     """A CuPy whose runtime answers as it is told."""
 
     def __init__(self, **told: Any) -> None:
-        self.told = {
+        self.told: dict[str, Any] = {
             "devices": 1, "capability": "90", "driver": 13000, "built": 13000,
             "free": 100 * GB, "kept": 0, "fails": {},
         } | told  # fmt: skip

@@ -53,13 +53,15 @@ def test_counters_survive_their_wrap(first_step: int) -> None:
 def test_a_small_block_has_a_short_ring() -> None:
     schedule, program, given = chain(2)
     machine = HostMachine(program, schedule, given, shared_bytes=99 << 10)
-    assert machine.shared.slots == 2
+    assert machine.shared.ring < 3 * CONSTANTS["CHUNK_BYTES"]
     assert run_chain(2, shared_bytes=99 << 10).tobytes() == run_chain(1).tobytes()
 
 
 def test_inputs_that_do_not_fit_are_refused() -> None:
     schedule, program, given = chain(2)
-    with pytest.raises(UserError, match="gemm 0 stages 1664 bytes .* 65536 bytes of shared memory"):
+    with pytest.raises(
+        UserError, match="gemm 0 stages 1664 bytes, .* 65536 bytes of shared memory"
+    ):
         HostMachine(program, schedule, given, shared_bytes=64 << 10)
 
 
@@ -200,7 +202,7 @@ def test_a_join_waits_for_more_than_a_record_can() -> None:
 
 def late(source: str) -> str:
     """The file with a gemm whose loader waits for the record's waits first."""
-    head = "struct gemm : MkBody {\n"
+    head = "struct gemm : MkProductBody {\n"
     assert source.count(head) == 1
     return source.replace(head, f"{head}  static constexpr bool late = true;\n")
 
@@ -251,19 +253,19 @@ def test_a_lost_signal_ends_in_the_stuck_frontier(
 FAULTS = {
     # what is planted: (text of the file, what stands there instead, the complaint)
     "the ring's parity": (
-        "ring.full + ring.at, ring.phase, MK_WAIT_FULL_SLOT",
-        "ring.full + ring.at, ring.phase ^ 1, MK_WAIT_FULL_SLOT",
+        "ring.full + ring.which(), MkRing::parity(ring.number), MK_WAIT_FULL_CHUNK",
+        "ring.full + ring.which(), MkRing::parity(ring.number) ^ 1, MK_WAIT_FULL_CHUNK",
         None,
     ),
-    "a slot that is never given back": (
-        "if (mk_lane() == 0) mk_barrier_arrive(ring.empty + ring.at);",
-        "",
-        "the load role waits for ring slot to be free",
+    "a chunk that is never given back": (
+        "for (int i = 0; i < arrivals; i++) mk_barrier_arrive(ring.empty + ring.which());",
+        "{}",
+        "the load role waits for ring chunk to be free",
     ),
     "an arrival too many": (
-        "mk_barrier_arrive(role.shared.staged + (r & 1));",
-        "mk_barrier_arrive(role.shared.staged + (r & 1)); "
-        "mk_barrier_arrive(role.shared.staged + (r & 1));",
+        "mk_barrier_arrive(role.shared.staged + r % MK_BOXES);",
+        "mk_barrier_arrive(role.shared.staged + r % MK_BOXES); "
+        "mk_barrier_arrive(role.shared.staged + r % MK_BOXES);",
         None,
     ),
     "a warp that meets another barrier": (

@@ -3,11 +3,11 @@
 // and asks for no block index. A tile may be walked in `parts`, each handed over by itself: load,
 // compute and store are then given tile * parts + part.
 //
-//   begin(a, ring)          once a record, before its loads (one warp)
+//   begin(a, run, ring)     once a record, before its loads (one warp)
 //   load(a, tile, ring)     streams the tile's immutable bytes through the ring (one warp)
 //   early(a, run, s)        reads what is immutable, before the record's waits (stagers)
 //   stage(a, run, s)        puts a record's inputs into the stage buffer (MK_STAGERS threads)
-//   compute(a, tile, c)     consumes ring slots; leaves partials, or writes the output (256 threads)
+//   compute(a, tile, c)     consumes ring chunks; leaves partials, or writes the output (256 threads)
 //   store(a, tile, s)       joins the partials and writes the output (one warp)
 
 enum {
@@ -18,10 +18,28 @@ enum {
   MK_STAGE_BARRIER = 2,
 };
 
+// What a product's stagers tell its compute warps.
+struct MkPlan {
+  int32_t k, tokens;          // width and number of the staged rows
+  int32_t parts;              // of a tile
+  int32_t table;              // bytes from the stage buffer to an MkEntry a slot; -1: none
+  int32_t slot, step, slots;  // the first tile's slot; the next tile's is (slot + step) % slots
+  int32_t spare, spare_step;  // bytes to two rooms for rows that did not fit, fetched when needed,
+  const float* x;             // from here
+};
+// One slot's rows: where they are staged, how many they are (0: the slot is not used), and a tag for
+// each column of its products, for `store`.
+struct MkEntry {
+  int32_t place;  // bytes from the stage buffer, or -1 - (first row of x)
+  int32_t tokens;
+  int32_t tags[MK_TAGS];
+};
+
 // A record as all roles read it: its words, and the addresses of its tensor arguments.
 struct MkBox {
   int32_t words[MK_RECORD_WORDS];
   int64_t addresses[MK_RECORD_WORDS - MK_ARGS];  // 0 for an absent tensor
+  MkPlan plan;
   int32_t notes[MK_NOTES];  // from `early` and `stage` to the record's other roles
 };
 
@@ -34,27 +52,36 @@ MK_DEVICE inline MkRun mk_run(const MkBox& box) {
   return {box.words[MK_RUN], box.words[MK_RUN + 1], box.words[MK_RUN + 2]};
 }
 
+// What a warp remembers from record to record. It lies in shared memory: registers that live through
+// every op's code would be spilled in all of it.
+struct MkProgress {
+  int32_t record;
+  int32_t tile;       // handovers so far (of tiles, parts, empty records); all roles count alike
+  int32_t at;         // of the ring
+  uint32_t number;
+  uint32_t freed;     // the loader's, as the next
+  int32_t oldest;
+  int32_t dead;       // a wait has failed
+};
+
 // One role's waits. After one of them has failed they all return at once, so that a body needs to
 // know nothing about it; the role leaves at the record's end.
 struct MkGuard {
   MkWatch watch;
-  int32_t* place;  // where this role says what it waited for
-  int32_t record;
+  const MkProgress* progress;
+  int32_t role;
   bool dead;
 
   MK_DEVICE void wait(mk_barrier* barrier, int parity, MkWaitKind kind, int slot) {
     if (dead || mk_barrier_wait(barrier, parity, watch)) return;
     note(kind, slot, parity, parity ^ 1);
   }
-  MK_DEVICE void wait_counter(const int32_t* counter, int number, int32_t wanted) {
-    int32_t seen;
-    if (dead || mk_wait_counter(counter, wanted, watch, seen)) return;
-    note(MK_WAIT_COUNTER, number, seen, wanted);
-  }
-  MK_DEVICE void note(MkWaitKind kind, int which, int32_t seen, int32_t wanted) {
+  // says where this role is, by one lane; its rows of the error block follow the abort flag's
+  MK_DEVICE void note(MkWaitKind kind, int which, int32_t seen, int32_t wanted, int lane = 0) {
     dead = true;
-    if (mk_lane() != 0) return;
-    place[1] = record;
+    if (mk_lane() != lane) return;
+    int32_t* place = watch.abort + (1 + mk_worker() * MK_ROLES + role) * MK_COUNTER_STRIDE;
+    place[1] = progress->record;
     place[2] = which;
     place[3] = seen;
     place[4] = wanted;
@@ -62,97 +89,138 @@ struct MkGuard {
   }
 };
 
-// The ring of equal slots. A slot's bytes are consumed by all compute warps.
+// The ring: chunks of any size, one behind the other, consumed in their order by all compute warps.
+// A chunk that would reach over the end begins at the beginning.
 struct MkRing {
-  char* slots;
-  mk_barrier* full;   // [slots] MK_RING_ARRIVALS and the bytes
-  mk_barrier* empty;  // [slots] one arrival of each compute warp
-  int32_t count;      // of slots
-  int32_t at, phase;  // the next slot, and the parity of its phase
+  char* base;
+  mk_barrier* full;   // [MK_CHUNKS] MK_RING_ARRIVALS and the bytes
+  mk_barrier* empty;  // [MK_CHUNKS] one arrival of each compute warp
+  int32_t bytes;      // of all
+  int32_t at;         // where the next chunk begins, if it does not reach over the end
+  uint32_t number;    // of the next chunk
   MkGuard* guard;
 
-  MK_DEVICE char* slot() const { return slots + at * MK_SLOT_BYTES; }
+  MK_DEVICE int which() const { return number % MK_CHUNKS; }
+  MK_DEVICE static int parity(uint32_t number) { return number / MK_CHUNKS & 1; }
+  MK_DEVICE int place(int size) const { return at + size > bytes ? 0 : at; }
+};
+
+// The loader's way through the slots of an expert op, a tile after the other, without divisions.
+struct MkWalk {
+  int32_t slot, slot_step;      // (slot + slot_step) % slots is the next tile's
+  int32_t column, column_step;  // of 16; the rest is of tile / slots
+  int32_t rest, rest_step;
+  int32_t slots;
+
   MK_DEVICE void advance() {
-    if (++at == count) at = 0, phase ^= 1;
+    slot += slot_step;
+    if (slot >= slots) slot -= slots;
+    column += column_step;
+    rest += rest_step;
+    if (rest >= slots) rest -= slots, column++;
   }
 };
 
+// One warp loads for all: what it does for each chunk must take less time than the chunk's bytes.
 struct MkLoad {
   MkRing ring;
   uint64_t policy;
-  int32_t notes[2];  // of each lane, from `begin` to `load`
+  int32_t* begins;   // [MK_CHUNKS] where the chunks under way begin
+  uint32_t freed;    // chunks that have been given back, at least
+  int32_t oldest;    // where the first one that may not have been begins
+  int next;          // the tile (part) behind the one that is loaded, or -1; to `begin`: the first
+  MkWalk walk;
+  int32_t notes[4];  // of each lane, from `begin` to `load`
 
-  // The next slot, free and expecting `bytes` in all.
-  MK_DEVICE char* claim(int bytes) {
-    ring.guard->wait(ring.empty + ring.at, ring.phase ^ 1, MK_WAIT_FREE_SLOT, ring.at);
-    ring.guard->dead = mk_warp_any(ring.guard->dead);  // the lanes stay together
-    if (!ring.guard->dead) mk_ring_expect(ring.full + ring.at, bytes);
-    return ring.slot();
+  // Room for a chunk of `size` bytes, a multiple of 16, of which `bytes` will come.
+  MK_DEVICE char* claim(int size, int bytes) {
+    while (!free(size)) {
+      const int which = freed % MK_CHUNKS;
+      ring.guard->wait(ring.empty + which, MkRing::parity(freed), MK_WAIT_FREE_CHUNK, which);
+      ring.guard->dead = mk_warp_any(ring.guard->dead);  // the lanes stay together
+      if (ring.guard->dead) return ring.base;
+      freed++;
+      oldest = begins[freed % MK_CHUNKS];
+    }
+    ring.at = ring.place(size);
+    mk_sync_warp();  // all lanes have read where the oldest begins
+    if (mk_lane() == 0) begins[ring.which()] = ring.at;
+    if (freed == ring.number) oldest = ring.at;
+    mk_ring_expect(ring.full + ring.which(), bytes);
+    return ring.base + ring.at;
   }
-  // Up to 32 rows of a multiple of 16 bytes each.
-  MK_DEVICE void rows(char* to, int to_pitch, const void* from, int64_t from_pitch, int bytes,
-                      int rows) {
-    if (ring.guard->dead) return;
-    mk_ring_rows(ring.full + ring.at, to, to_pitch, from, from_pitch, bytes, rows, policy);
+  // Chunks lie from the oldest on to `at`, perhaps around the end.
+  MK_DEVICE bool free(int size) const {
+    if (freed == ring.number) return true;
+    if (ring.number - freed >= MK_CHUNKS) return false;
+    if (ring.at <= oldest) return ring.at + size <= oldest;
+    return ring.at + size <= ring.bytes || size <= oldest;
   }
-  MK_DEVICE void commit() {
+  // This lane's own piece: a multiple of 16 bytes.
+  MK_DEVICE void piece(char* to, const void* from, int bytes) {
+    if (!ring.guard->dead) mk_ring_copy(ring.full + ring.which(), to, from, bytes, policy);
+  }
+  MK_DEVICE void commit(int size) {
     if (ring.guard->dead) return;
-    mk_ring_end(ring.full + ring.at);
-    ring.advance();
+    mk_ring_end(ring.full + ring.which());
+    ring.at += size;
+    ring.number++;
   }
   // A block must not end while copies into its shared memory are under way: waits for what was
   // committed, and nobody may have taken.
   MK_DEVICE void drain() {
-    for (int i = 0; i < ring.count; i++)
-      mk_ring_drain(ring.full + i, i < ring.at ? ring.phase : ring.phase ^ 1);
+    for (; freed != ring.number; freed++)
+      mk_ring_drain(ring.full + freed % MK_CHUNKS, MkRing::parity(freed));
   }
 };
 
+// Rows for the stage buffer, of n values each, a multiple of 4 and 16 bytes aligned.
+struct MkInput {
+  const float* x;
+  int n, rows;
+  int pitch;              // staged elements from one row to the next
+  const int32_t* source;  // [rows] each one's place in x; null: in their order
+};
+
 struct MkStage {
-  char* buffer;    // MkLaunch.stage_bytes, 16 bytes aligned
+  char* buffer;    // as many bytes as the op shares, 16 bytes aligned
   int thread;      // of MK_STAGERS
   int32_t* notes;  // [MK_NOTES] for compute and store to read
+  MkPlan* plan;    // for a product's compute
 
   MK_DEVICE void sync() const { mk_named_barrier(MK_STAGE_BARRIER, MK_STAGERS); }
 
-  // Copies rows of n values, a multiple of 4 and 16 bytes aligned, that other workers wrote earlier
-  // in this step. Many loads are under way before the first is used: each takes most of 1 us.
-  template <class T>
-  MK_DEVICE void copy(T* to, int to_pitch, const float* from, int n, int rows) const {
-    gather(to, to_pitch, from, n, rows, [](int row) { return row; });
-  }
-  // The same with rows from here and there: `place(row)` is each one's row in `from`. A thread has
-  // 8 or 16 vectors under way: some columns of MK_ROWS rows. Loops are not unrolled further, since code
-  // that runs once a record must be fetched each time.
-  template <class T, class Place>
-  MK_DEVICE void gather(T* to, int to_pitch, const float* from, int n, int rows,
-                        Place place) const {
-    enum { COLUMNS = MK_ROWS == 1 ? 8 : 16 / MK_ROWS };
+  // Brings rows here that other workers wrote earlier in this step. Many loads are under way before
+  // the first is used: each takes most of 1 us. The loop is not unrolled further, since code that
+  // runs once a record must be fetched each time.
+  MK_DEVICE void gather(const MkInput& in) const {
+    enum { FLIGHT = 16 };
+    const int across = in.n / 4, more_rows = MK_STAGERS / across, more = MK_STAGERS % across;
+    int row = thread / across, column = thread % across;
 #pragma unroll 1
-    for (int first = 0; first < rows; first += MK_ROWS) {
-      const float* rows_from[MK_ROWS];
+    while (row < in.rows) {
+      mk_float4 x[FLIGHT];
+      int r = row, c = column;
 #pragma unroll
-      for (int r = 0; r < MK_ROWS; r++)
-        rows_from[r] = first + r < rows ? from + int64_t(place(first + r)) * n : nullptr;
-#pragma unroll 1
-      for (int at = thread * 4; at < n; at += COLUMNS * MK_STAGERS * 4) {
-        mk_float4 x[COLUMNS][MK_ROWS];
+      for (int i = 0; i < FLIGHT; i++) {
+        if (r < in.rows) {
+          const int from = in.source ? in.source[r] : r;
+          x[i] = mk_load_coherent4(in.x + int64_t(from) * in.n + c * 4);
+        }
+        advance(r, c, across, more_rows, more);
+      }
 #pragma unroll
-        for (int c = 0; c < COLUMNS; c++)
-#pragma unroll
-          for (int r = 0; r < MK_ROWS; r++) {
-            const int column = at + c * MK_STAGERS * 4;
-            if (column < n && rows_from[r]) x[c][r] = mk_load_coherent4(rows_from[r] + column);
-          }
-#pragma unroll
-        for (int c = 0; c < COLUMNS; c++)
-#pragma unroll
-          for (int r = 0; r < MK_ROWS; r++) {
-            const int column = at + c * MK_STAGERS * 4;
-            if (column < n && rows_from[r]) put(to + (first + r) * to_pitch + column, x[c][r]);
-          }
+      for (int i = 0; i < FLIGHT; i++) {
+        if (row < in.rows)
+          put(reinterpret_cast<mk_weight*>(buffer) + row * in.pitch + column * 4, x[i]);
+        advance(row, column, across, more_rows, more);
       }
     }
+  }
+  MK_DEVICE static void advance(int& row, int& column, int across, int more_rows, int more) {
+    row += more_rows;
+    column += more;
+    if (column >= across) column -= across, row++;
   }
   MK_DEVICE static void put(float* to, const mk_float4& x) {
     *reinterpret_cast<mk_float4*>(to) = x;
@@ -171,6 +239,9 @@ struct MkCompute {
   char* arena;         // the stage buffer, for a body that has no `stage`
   const int32_t* notes;
   int32_t* tags;       // [MK_TAGS] of the tile, for `store` to read
+  int next;            // the tile (part) behind this one, or -1
+  int ahead_of;        // the tile that a body has loaded something for already, or -1
+  mk_float4 ahead;
 
   MK_DEVICE void sync() const { mk_named_barrier(MK_COMPUTE_BARRIER, MK_COMPUTERS); }
   MK_DEVICE bool any(bool p) const {  // meets as `sync` does
@@ -188,15 +259,25 @@ struct MkCompute {
       total = mk_add(total, first[warp * MK_PARTIAL + place]);
     return total;
   }
-  // The next slot, full; every compute warp takes and gives back every slot.
-  MK_DEVICE const char* take() {
-    ring.guard->wait(ring.full + ring.at, ring.phase, MK_WAIT_FULL_SLOT, ring.at);
-    return ring.slot();
+  // The next chunk, full; every compute warp takes and gives back every chunk.
+  MK_DEVICE char* take(int size) {
+    ring.at = ring.place(size);
+    ring.guard->wait(ring.full + ring.which(), MkRing::parity(ring.number), MK_WAIT_FULL_CHUNK,
+                     ring.which());
+    return ring.base + ring.at;
   }
-  MK_DEVICE void give_back() {
+  // A warp that takes for several arrives as often.
+  MK_DEVICE void give_back(int size, int arrivals = 1) {
     mk_sync_warp();  // all lanes have read it
-    if (mk_lane() == 0) mk_barrier_arrive(ring.empty + ring.at);
-    ring.advance();
+    if (mk_lane() == 0)
+      for (int i = 0; i < arrivals; i++) mk_barrier_arrive(ring.empty + ring.which());
+    ring.at += size;
+    ring.number++;
+  }
+  // A chunk that this warp has nothing to do with: others arrive in its place.
+  MK_DEVICE void pass(int size) {
+    ring.at = ring.place(size) + size;
+    ring.number++;
   }
 };
 
@@ -207,11 +288,12 @@ struct MkStore {
 };
 
 struct MkBody {
+  static constexpr bool product = false;
   // True when the addresses of `load` are data: it then runs after the record's waits.
   static constexpr bool late = false;
   static constexpr int parts = 1;
   template <class A>
-  MK_DEVICE static void begin(const A&, MkLoad&) {}
+  MK_DEVICE static void begin(const A&, const MkRun&, MkLoad&) {}
   template <class A>
   MK_DEVICE static void load(const A&, int, MkLoad&) {}
   template <class A>
@@ -222,4 +304,15 @@ struct MkBody {
   MK_DEVICE static void compute(const A&, int, MkCompute&) {}
   template <class A>
   MK_DEVICE static void store(const A&, int, const MkStore&) {}
+};
+
+// An op of matrix products: what it has in common with all others is code that exists once, since
+// code that runs seldom must be fetched each time. It has `load` and `store`, in place of `stage`
+//   input(a, run, s)        says what to stage, and
+//   finish(a, run, s)       does what must wait until then;
+// `early` and these leave the record's MkPlan; compute is MkProduct's.
+struct MkProductBody : MkBody {
+  static constexpr bool product = true;
+  template <class A>
+  MK_DEVICE static void finish(const A&, const MkRun&, const MkStage&) {}
 };

@@ -1,39 +1,63 @@
 // What the expert ops share: slots, of one expert each, whose tiles find out at run time which
 // expert that is. A slot's pairs are at most the step's tokens, and one product takes them all.
 struct MkExperts {
-  enum { FLIGHT = 4 };
-
-  // A list of `n` words on its way to shared memory: loads under way between `take` and `put`.
-  struct Words {
-    int32_t v[FLIGHT];
+  // In the stage buffer of a record: an entry a slot, and what they are made from.
+  struct Lists {
+    MkEntry* table;  // [slot_count]
+    int32_t* slots;  // [slot_count + 1][2] (expert, first pair)
+    int32_t* pairs;
   };
-  MK_DEVICE static void take(const MkStage& s, Words& words, const int32_t* from, int n) {
+  static_assert(sizeof(MkEntry) == 40, "as the ops count it");
+  MK_DEVICE static Lists lists(const MkStage& s, int at, int slot_count) {
+    MkEntry* table = reinterpret_cast<MkEntry*>(s.buffer + at);
+    int32_t* slots = reinterpret_cast<int32_t*>(table + slot_count);
+    return {table, slots, slots + 2 * (slot_count + 1)};
+  }
+
+  // Brings the slots and `pairs` of the pairs here; to be read behind the next `sync`.
+  MK_DEVICE static void fetch(const MkStage& s, const Lists& l, const int32_t* slots,
+                              int slot_count, const int32_t* pairs, int pair_count) {
+    enum { FLIGHT = 4 };  // loads of a thread under way
+    const int slot_words = 2 * (slot_count + 1), words = slot_words + pair_count;
+#pragma unroll 1
+    for (int first = s.thread; first < words; first += FLIGHT * MK_STAGERS) {
+      int32_t word[FLIGHT];
 #pragma unroll
-    for (int i = 0; i < FLIGHT; i++) {
-      const int at = s.thread + i * MK_STAGERS;
-      if (at < n) words.v[i] = mk_load_coherent(from + at);
+      for (int i = 0; i < FLIGHT; i++) {
+        const int at = first + i * MK_STAGERS;
+        if (at < words)
+          word[i] = mk_load_coherent(at < slot_words ? slots + at : pairs + (at - slot_words));
+      }
+#pragma unroll
+      for (int i = 0; i < FLIGHT; i++)
+        if (first + i * MK_STAGERS < words) l.slots[first + i * MK_STAGERS] = word[i];
     }
   }
-  MK_DEVICE static void put(const MkStage& s, const Words& words, int32_t* to, const int32_t* from,
-                            int n) {
-#pragma unroll
-    for (int i = 0; i < FLIGHT; i++) {
-      const int at = s.thread + i * MK_STAGERS;
-      if (at < n) to[at] = words.v[i];
-    }
-#pragma unroll 1
-    for (int at = s.thread + FLIGHT * MK_STAGERS; at < n; at += MK_STAGERS)
-      to[at] = mk_load_coherent(from + at);
+
+  // A plan's way through the slots, for tiles that lie slot_step slots apart.
+  MK_DEVICE static void walk(MkPlan& plan, const MkRun& run, int slot_count, int slot_step) {
+    plan.slot = run.first * slot_step % slot_count;
+    plan.step = run.stride * slot_step % slot_count;
+    plan.slots = slot_count;
   }
 
   // Lane l of the loader keeps the experts of slots l and l + 32 for all tiles of the record.
-  MK_DEVICE static void begin(MkLoad& ring, const int32_t* slots, int slot_count) {
+  MK_DEVICE static void begin(MkLoad& ring, const MkRun& run, const int32_t* slots, int slot_count,
+                              int slot_step) {
+    ring.walk = {run.first * slot_step % slot_count,
+                 run.stride * slot_step % slot_count,
+                 run.first / slot_count,
+                 run.stride / slot_count,
+                 run.first % slot_count,
+                 run.stride % slot_count,
+                 slot_count};
     for (int i = 0; i < 2; i++) {
       const int slot = mk_lane() + 32 * i;
       ring.notes[i] = slot < slot_count ? mk_load_coherent(slots + 2 * slot) : -1;
     }
   }
-  MK_DEVICE static int expert(const MkLoad& ring, const int32_t* slots, int slot) {
+  MK_DEVICE static int expert(const MkLoad& ring, const int32_t* slots) {
+    const int slot = ring.walk.slot;
     if (slot >= 64) return mk_load_coherent(slots + 2 * slot);
     return mk_shuffle(slot < 32 ? ring.notes[0] : ring.notes[1], slot % 32);
   }

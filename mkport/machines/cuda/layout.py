@@ -19,55 +19,150 @@ from mkport.declare import RECORD
 from mkport.errors import UserError
 from mkport.plan import Schedule, signal_of
 
+NODE = RECORD["node"].first
+BOXES = CONSTANTS["BOXES"]
+STAGE_ALIGN = CONSTANTS["STAGE_ALIGN"]
+PAIRED = 95  # per cent of neighbouring stage buffers that must fit together
+
 
 @dataclass(frozen=True)
 class Shared:
-    """Dynamic shared memory of one worker: two stage buffers of `stage` bytes, ring slots, and
-    behind them `block` bytes that ported kernels' blocks share."""
+    """Dynamic shared memory of one worker, in bytes: stage buffers that records share by turns, the
+    ring, and what the blocks of ported kernels had."""
 
     stage: int
-    slots: int
-    block: int = 0
+    ring: int
+    block: int
 
     @property
     def nbytes(self) -> int:
         """All of it."""
-        fixed = CONSTANTS["FIXED_BYTES"]
-        return fixed + 2 * self.stage + self.slots * CONSTANTS["SLOT_BYTES"] + self.block
+        return CONSTANTS["FIXED_BYTES"] + self.stage + self.ring + self.block
 
 
 def shared_of(program: CudaProgram, schedule: Schedule, available: int) -> Shared:
     """The layout for a block that may have `available` bytes of shared memory.
 
-    Raises UserError when the stage buffers leave no room for a ring of two slots, or a node has
-    more token rows than the program was composed for.
+    Nearly all records that follow each other can be staged at once; the ring has the rest. Raises
+    UserError when that is less than two chunks, though more than ported kernels may run, or a node
+    has more token rows than the program was composed for.
     """
-    stage = 0
-    block = max((node.op.block_shared(node.bound) for node in schedule.graph.nodes), default=0)
-    block = -(-block // 128) * 128
-    available -= block
-    if available < CONSTANTS["FIXED_BYTES"] + 2 * CONSTANTS["SLOT_BYTES"]:
-        raise UserError(
-            f"A ported kernel has {block} bytes of shared memory beside a ring of two slots; a "
-            f"block of this device has {available + block} bytes. Port it with less."
-        )
-    for node in schedule.graph.nodes:
-        need = node.op.shared(node.bound, program.rows)
+    nodes = schedule.graph.nodes
+    for node in nodes:
         if node.op.rows(node.bound) > program.rows:
             raise UserError(
                 f"{node.label} has {node.op.rows(node.bound)} token rows, but the program was "
                 f"composed for {program.rows}; compose it with rows={node.op.rows(node.bound)}."
             )
-        if 2 * need + CONSTANTS["FIXED_BYTES"] + 2 * CONSTANTS["SLOT_BYTES"] > available:
-            raise UserError(
-                f"{node.label} stages {need} bytes of inputs, twice, beside a ring of two slots; "
-                f"a block of this device has {available} bytes of shared memory. Use fewer rows "
-                "in a step, or a device with more."
+    block = _aligned(max((node.op.block_shared(node.bound) for node in nodes), default=0))
+    needs = _needs(program, schedule)
+    pairs = sorted(staged_together(needs, schedule))
+    most = pairs[(len(pairs) - 1) * PAIRED // 100] if pairs else 0
+    stage = max(most, max(needs, default=0))
+    ring = (available - CONSTANTS["FIXED_BYTES"] - stage - block) // STAGE_ALIGN * STAGE_ALIGN
+    ports = all(not op.args or f"struct {op.name} : MkPort" in program.source for op in program.ops)
+    if ring < (0 if ports else 2 * CONSTANTS["CHUNK_BYTES"]):
+        holds = "Nothing is staged"
+        if stage:
+            largest = nodes[needs.index(max(needs))]
+            holds = f"{largest.label} stages {max(needs)} bytes, {stage} with its neighbour"
+        ported = f", ported kernels' blocks had {block}" if block else ""
+        raise UserError(
+            f"{holds}{ported}, and a ring of two chunks does not fit beside that: a block of this "
+            f"device has {available} bytes of shared memory. Use fewer rows in a step, or a device "
+            "with more."
+        )
+    return Shared(stage, ring, block)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // STAGE_ALIGN) * STAGE_ALIGN
+
+
+def _needs(program: CudaProgram, schedule: Schedule) -> list[int]:
+    """Bytes of a stage buffer of each node."""
+    nodes = schedule.graph.nodes
+    return [_aligned(node.op.shared(node.bound, program.rows)) for node in nodes]
+
+
+def staged_together(needs: list[int], schedule: Schedule) -> list[int]:
+    """Bytes of each two stage buffers that a worker has one behind the other."""
+    same = _same_inputs(schedule)
+    pairs: list[int] = []
+    for records in schedule.lists:
+        before, last = 0, -1
+        for node in records[:, NODE].tolist():
+            if needs[node] and (last, node) not in same:
+                pairs.append(before + needs[node])
+                before = needs[node]
+            last = node
+    return pairs
+
+
+def _same_inputs(schedule: Schedule) -> set[tuple[int, int]]:
+    """The pairs of nodes that stage the same rows, which nobody writes in between."""
+    nodes = schedule.graph.nodes
+    written: dict[str, int] = {}  # by tensor: the last node that writes it
+    holders: dict[tuple, list[int]] = {}  # by what is staged: nodes since it was written
+    found: set[tuple[int, int]] = set()
+    for number, node in enumerate(nodes):
+        if node.op.stages:
+            name = node.args[node.op.stages]
+            key = (name, node.args["count"], node.args["k"])
+            since = [n for n in holders.get(key, []) if n > written.get(name, -1)]
+            found |= {(n, number) for n in since}
+            holders[key] = [*since, number]
+        for access in node.accesses:
+            if access.mode in ("write", "update"):
+                written[node.args[access.arg]] = number
+    return found
+
+
+def flatten(
+    program: CudaProgram, schedule: Schedule, shared: Shared
+) -> tuple[np.ndarray, np.ndarray]:
+    """All workers' records one behind the other, int32 [records, RECORD_WORDS], and where each
+    worker's begin, int32 [workers + 1]. Their flags say where their stage buffers lie."""
+    firsts = np.zeros(schedule.workers + 1, np.int32)
+    firsts[1:] = np.cumsum([len(records) for records in schedule.lists])
+    records = np.concatenate(schedule.lists)
+    needs, same = _needs(program, schedule), _same_inputs(schedule)
+    for first, end in zip(firsts[:-1], firsts[1:], strict=True):
+        tiles = records[first:end, RECORD["run"].first + 2]
+        flags = _place(records[first:end, NODE].tolist(), tiles.tolist(), needs, same, shared.stage)
+        records[first:end, RECORD["flags"].first] = flags
+    return np.ascontiguousarray(records), firsts
+
+
+def _place(
+    nodes: list[int], tiles: list[int], needs: list[int], same: set[tuple[int, int]], stage: int
+) -> list[int]:
+    """The flags of a worker's records: each buffer lies at the end of the stage memory whose last
+    user is longer ago."""
+    flags: list[int] = []
+    used: list[list[int]] = []  # [begin, end, last record that reads it]
+    last = -1
+    for r, node in enumerate(nodes):
+        need = needs[node]
+        if not need:
+            flags.append(0)
+        elif (last, node) in same and tiles[r] and tiles[r - 1]:
+            used[-1][2] = r
+            flags.append(used[-1][0] // STAGE_ALIGN | CONSTANTS["FLAG_STAGED"])
+        else:
+            ends = (0, stage - need)
+            users = [
+                max((u[2] for u in used if u[0] < begin + need and u[1] > begin), default=-BOXES)
+                for begin in ends
+            ]
+            begin, user = min(zip(ends, users, strict=True), key=lambda pair: pair[1])
+            back = r - user
+            flags.append(
+                begin // STAGE_ALIGN | (back * CONSTANTS["FLAG_BACK"] if back < BOXES else 0)
             )
-        stage = max(stage, need)
-    stage = -(-stage // 128) * 128
-    room = (available - CONSTANTS["FIXED_BYTES"] - 2 * stage) // CONSTANTS["SLOT_BYTES"]
-    return Shared(stage, min(room, CONSTANTS["MAX_SLOTS"]), block)
+            used = [u for u in used if r - u[2] < BOXES] + [[begin, begin + need, r]]
+        last = node
+    return flags
 
 
 def check_ops(program: CudaProgram, schedule: Schedule) -> None:
@@ -75,13 +170,6 @@ def check_ops(program: CudaProgram, schedule: Schedule) -> None:
     opcodes = [op.name for op in schedule.graph.ops]
     if opcodes != [op.name for op in program.ops]:
         raise ValueError(f"the schedule's ops {opcodes} are not the program's")
-
-
-def flatten(schedule: Schedule) -> tuple[np.ndarray, np.ndarray]:
-    """All records, int32 [records, RECORD_WORDS], and each worker's first, int32 [workers + 1]."""
-    firsts = np.zeros(schedule.workers + 1, np.int32)
-    firsts[1:] = np.cumsum([len(records) for records in schedule.lists])
-    return np.ascontiguousarray(np.concatenate(schedule.lists)), firsts
 
 
 def error_block(schedule: Schedule) -> tuple[int, int]:

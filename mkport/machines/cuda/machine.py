@@ -46,7 +46,7 @@ class CudaMachine:
         self._check_residency()
         self.tensors = place(schedule.graph.tensors, tensors)
         self.times: list[np.ndarray] = []  # of the last traced step: int64 [records, 3] a worker
-        records, self._firsts = layout.flatten(schedule)
+        records, self._firsts = layout.flatten(program, schedule, self.shared)
         self._trace = cupy.zeros((len(records), 3), np.int64)
         self._records, self._first = cupy.asarray(records), cupy.asarray(self._firsts)
         self._table = cupy.asarray([a.data.ptr for a in self.tensors.values()], np.int64)
@@ -71,7 +71,7 @@ class CudaMachine:
                 self._records, self._first, self._table, np.int32(len(self._table)),
                 self._counters, self._errors, self._trace if trace else np.int64(0),
                 np.int64(self._limit_ns), np.uint32(self._step & 0xFFFFFFFF).astype(np.int32),
-                np.int32(self.shared.slots), np.int32(self.shared.stage),
+                np.int32(self.shared.stage), np.int32(self.shared.ring),
             ),
             shared_mem=self.shared.nbytes,
         )  # fmt: skip

@@ -1,9 +1,9 @@
 // The persistent worker: a block whose warps have four roles. All roles walk the worker's records
 // in the same order and hand over through barriers in shared memory:
 //
-//   loader   publishes the records (box), and fills ring slots ahead of everybody
-//   stagers  wait for the record's counters, put its inputs into one of two stage buffers
-//   compute  a tile at a time: stage buffer and ring slots -> partials in a join slot
+//   loader   publishes the records (box), and fills the ring ahead of everybody
+//   stagers  wait for the record's counters, put its inputs into its stage buffer
+//   compute  a tile at a time: stage buffer and ring -> partials in a join slot
 //   storer   joins, writes the output; after the last tile signals the record's counter
 //
 // A record without tiles passes through all roles as one empty handover, so that it signals after
@@ -20,31 +20,32 @@ struct MkLaunch {
   int64_t* trace;           // [all records][3] (start, ready, end) in ns, or null
   int64_t limit_ns;         // of any one wait
   int32_t step;             // steps that the counters have finished
-  int32_t slots;            // of the ring
-  int32_t stage_bytes;      // of one stage buffer
+  int32_t stage_bytes;      // of all stage buffers, which records share by turns
+  int32_t ring_bytes;
 };
 
 struct MkShared {
-  mk_barrier ring_full[MK_MAX_SLOTS], ring_empty[MK_MAX_SLOTS];
+  mk_barrier ring_full[MK_CHUNKS], ring_empty[MK_CHUNKS];
   mk_barrier box_full[MK_BOXES], box_empty[MK_BOXES];
-  mk_barrier staged[2], stage_free[2];
+  mk_barrier staged[MK_BOXES], computed[MK_BOXES];
   mk_barrier joined[MK_JOIN_SLOTS], join_free[MK_JOIN_SLOTS];
   MkBox boxes[MK_BOXES];
+  MkProgress progress[MK_THREADS / 32];
+  int32_t begins[MK_CHUNKS];  // of chunks, for the loader
   int32_t tags[MK_JOIN_SLOTS][MK_TAGS];
   alignas(16) float partials[MK_JOIN_SLOTS][MK_COMPUTE_WARPS][MK_PARTIAL];
 
-  MK_DEVICE void init(int slots) {
-    for (int i = 0; i < slots; i++) {
+  MK_DEVICE void init() {
+    for (int i = 0; i < MK_THREADS / 32; i++) progress[i] = {0, 0, 0, 0, 0, 0, 0};
+    for (int i = 0; i < MK_CHUNKS; i++) {
       mk_barrier_init(ring_full + i, MK_RING_ARRIVALS);
       mk_barrier_init(ring_empty + i, MK_COMPUTE_WARPS);
     }
     for (int i = 0; i < MK_BOXES; i++) {
       mk_barrier_init(box_full + i, 1);
       mk_barrier_init(box_empty + i, 1);
-    }
-    for (int i = 0; i < 2; i++) {
       mk_barrier_init(staged + i, MK_STAGERS);
-      mk_barrier_init(stage_free + i, MK_COMPUTE_WARPS);
+      mk_barrier_init(computed + i, MK_COMPUTE_WARPS);
     }
     for (int i = 0; i < MK_JOIN_SLOTS; i++) {
       mk_barrier_init(joined + i, MK_COMPUTE_WARPS);
@@ -54,59 +55,98 @@ struct MkShared {
 };
 static_assert(sizeof(MkShared) <= MK_FIXED_BYTES, "the stage buffers begin behind MkShared");
 
-// One role of one worker on its way through the records.
+// One role of one worker, for one record.
 struct MkRole {
   const MkLaunch& launch;
   MkShared& shared;
   MkGuard guard;
-  int first, count;  // the worker's records
-  int tile = 0;      // handovers so far (of tiles, parts, empty records); all roles count alike
+  int tile, at;  // as in MkProgress
+  uint32_t number;
 
-  MK_DEVICE MkRole(const MkLaunch& l, int role)
+  MK_DEVICE MkRole(const MkLaunch& l, int role, int r)
       : launch(l), shared(*reinterpret_cast<MkShared*>(mk_shared())) {
-    const int worker = mk_worker();
-    first = mk_load_immutable(l.firsts + worker);
-    count = mk_load_immutable(l.firsts + worker + 1) - first;
-    int32_t* place = l.errors + (1 + worker * MK_ROLES + role) * MK_COUNTER_STRIDE;
-    guard = {{l.errors, l.limit_ns}, place, 0, false};
+    MkProgress& progress = shared.progress[mk_warp()];
+    tile = progress.tile;
+    at = progress.at;
+    number = progress.number;
+    guard = {{l.errors, l.limit_ns}, &progress, role, progress.dead != 0};
+    mk_sync_warp();  // all lanes have read it
+    if (mk_lane() == 0) progress.record = r;
+  }
+  MK_DEVICE void keep() {  // for the next record; the lanes agree
+    mk_sync_warp();
+    MkProgress& progress = shared.progress[mk_warp()];
+    if (mk_lane() == 0) {
+      progress.tile = tile;
+      progress.at = at;
+      progress.number = number;
+      progress.dead = guard.dead;
+    }
+    mk_sync_warp();
+  }
+  MK_DEVICE static int first(const MkLaunch& l) { return mk_load_immutable(l.firsts + mk_worker()); }
+  MK_DEVICE static int count(const MkLaunch& l) {  // of the worker's records
+    return mk_load_immutable(l.firsts + mk_worker() + 1) - first(l);
   }
   MK_DEVICE MkBox& box(int r) const { return shared.boxes[r % MK_BOXES]; }
   MK_DEVICE MkBox& open(int r) {  // waits until record r is published
-    guard.record = r;
     guard.wait(shared.box_full + r % MK_BOXES, r / MK_BOXES & 1, MK_WAIT_BOX, r % MK_BOXES);
     return box(r);
   }
-  MK_DEVICE char* stage_buffer(int r) const {
-    return mk_shared() + MK_FIXED_BYTES + (r & 1) * launch.stage_bytes;
+  // Where the record's stage buffer lies, and which record used that place last: the launcher wrote
+  // both into its flags.
+  MK_DEVICE static char* stage_buffer(const MkBox& box) {
+    const int place = box.words[MK_FLAGS] & MK_FLAG_PLACE;
+    return mk_shared() + MK_FIXED_BYTES + place * MK_STAGE_ALIGN;
+  }
+  MK_DEVICE void wait_stage_free(const MkBox& box, int r) {
+    const int back = box.words[MK_FLAGS] / MK_FLAG_BACK % MK_BOXES, before = r - back;
+    if (back == 0) return;  // nobody did, or long ago
+    guard.wait(shared.computed + before % MK_BOXES, before / MK_BOXES & 1, MK_WAIT_FREE_STAGE,
+               before % MK_BOXES);
   }
   MK_DEVICE MkRing ring() {
-    char* slots = mk_shared() + MK_FIXED_BYTES + 2 * launch.stage_bytes;
-    return {slots, shared.ring_full, shared.ring_empty, launch.slots, 0, 0, &guard};
+    char* base = mk_shared() + MK_FIXED_BYTES + launch.stage_bytes;
+    return {base, shared.ring_full, shared.ring_empty, launch.ring_bytes, at, number, &guard};
   }
-  // Polls the record's counters; one thread does. Counters gain the same amount each step.
+  MK_DEVICE void leave(const MkRing& ring) {
+    at = ring.at;
+    number = ring.number;
+  }
+  // Waits for the record's counters: a warp does, a counter a lane. They gain the same amount each
+  // step.
   MK_DEVICE void wait_counters(const MkBox& box) {
-    for (int w = MK_WAITS; w < MK_WAITS + 2 * MK_MAX_WAITS; w += 2) {
-      const int32_t counter = box.words[w];
-      if (counter < 0) break;
-      const uint32_t wanted = static_cast<uint32_t>(box.words[w + 1]) * (launch.step + 1u);
-      guard.wait_counter(launch.counters + int64_t(counter) * MK_COUNTER_STRIDE, counter,
-                         static_cast<int32_t>(wanted));
+    int32_t counter = -1, wanted = 0, seen = 0;
+    if (mk_lane() < MK_MAX_WAITS) {
+      counter = box.words[MK_WAITS + 2 * mk_lane()];
+      wanted = static_cast<int32_t>(static_cast<uint32_t>(box.words[MK_WAITS + 2 * mk_lane() + 1]) *
+                                    (launch.step + 1u));
     }
+    bool late = guard.dead;
+    if (counter >= 0 && !late)
+      late = !mk_wait_counter(launch.counters + int64_t(counter) * MK_COUNTER_STRIDE, wanted,
+                              guard.watch, seen);
+    mk_sync_warp();
+    if (!mk_warp_any(late) || guard.dead) return;
+    int lane = 0;  // one of those that are late
+    while (!mk_shuffle(int32_t(late), lane)) lane++;
+    guard.note(MK_WAIT_COUNTER, counter, seen, wanted, lane);
   }
   MK_DEVICE void stamp(int r, int which) const {
-    if (launch.trace) launch.trace[int64_t(first + r) * 3 + which] = mk_now_ns();
+    if (launch.trace) launch.trace[int64_t(first(launch) + r) * 3 + which] = mk_now_ns();
   }
 };
 
-// For a loader whose addresses are data: one lane polls, and the warp goes on together.
-MK_DEVICE inline void mk_wait_late(MkRole& role, const MkBox& box) {
-  if (mk_lane() == 0) role.wait_counters(box);
-  role.guard.dead = mk_warp_any(role.guard.dead);
-}
+// For a loader whose addresses are data.
+MK_DEVICE inline void mk_wait_late(MkRole& role, const MkBox& box) { role.wait_counters(box); }
 
-// Each role's part of one record of op Body, called by the generated dispatch. Staging and
-// computing are functions of their own, a call a record: in one function with all ops' registers at
-// once many would spill. They work on copies of their role's state, which can stay in registers.
+// Each role's part of one record of op Body, called by the generated dispatch. Arguments are read
+// where they are: in registers they would crowd out the rest.
+
+template <class Args>
+MK_DEVICE inline const Args& mk_args(const MkBox& box) {
+  return reinterpret_cast<const Args&>(box);
+}
 
 template <class Body>
 MK_DEVICE inline int mk_part(const MkRun& run, int i) {
@@ -115,52 +155,58 @@ MK_DEVICE inline int mk_part(const MkRun& run, int i) {
 
 template <class Body, class Args>
 MK_DEVICE inline void mk_load_record(const MkBox& box, MkLoad& load) {
-  const Args a = Args::load(box.words, box.addresses);
+  const Args& a = mk_args<Args>(box);
   const MkRun run = mk_run(box);
-  Body::begin(a, load);
-  for (int i = 0; i < run.count * Body::parts; i++) {
+  const int count = run.count * Body::parts;
+  load.next = count ? mk_part<Body>(run, 0) : -1;
+  Body::begin(a, run, load);
+  for (int i = 0; i < count; i++) {
     if (load.ring.guard->dead) break;
+    load.next = i + 1 < count ? mk_part<Body>(run, i + 1) : -1;
     Body::load(a, mk_part<Body>(run, i), load);
   }
 }
 
 template <class Body, class Args>
 MK_DEVICE inline void mk_early_record(const MkBox& box, const MkStage& stage) {
-  Body::early(Args::load(box.words, box.addresses), mk_run(box), stage);
+  Body::early(mk_args<Args>(box), mk_run(box), stage);
 }
 
 template <class Body, class Args>
 MK_DEVICE inline void mk_stage_record(const MkBox& box, const MkStage& stage) {
-  Body::stage(Args::load(box.words, box.addresses), mk_run(box), stage);
+  Body::stage(mk_args<Args>(box), mk_run(box), stage);
+}
+template <class Body, class Args>
+MK_DEVICE inline MkInput mk_input_record(const MkBox& box, const MkStage& stage) {
+  return Body::input(mk_args<Args>(box), mk_run(box), stage);
+}
+template <class Body, class Args>
+MK_DEVICE inline void mk_finish_record(const MkBox& box, const MkStage& stage) {
+  Body::finish(mk_args<Args>(box), mk_run(box), stage);
 }
 
 template <class Body, class Args>
-MK_DEVICE inline void mk_compute_record(const MkBox& box, MkRole& role_state, MkCompute& state) {
-  MkRole role = role_state;
-  MkCompute compute = state;
-  compute.ring.guard = &role.guard;
-  const Args a = Args::load(box.words, box.addresses);
+MK_DEVICE inline void mk_compute_record(const MkBox& box, MkRole& role, MkCompute& compute) {
+  const Args& a = mk_args<Args>(box);
   const MkRun run = mk_run(box);
-  for (int i = 0; i < run.count * Body::parts; i++) {
+  const int count = run.count * Body::parts;
+  for (int i = 0; i < count; i++) {
     const int slot = role.tile % MK_JOIN_SLOTS;
     role.guard.wait(role.shared.join_free + slot, (role.tile / MK_JOIN_SLOTS & 1) ^ 1,
                     MK_WAIT_FREE_JOIN, slot);
     compute.partial = role.shared.partials[slot][mk_warp()];
     compute.tags = role.shared.tags[slot];
+    compute.next = i + 1 < count ? mk_part<Body>(run, i + 1) : -1;
     Body::compute(a, mk_part<Body>(run, i), compute);
     mk_sync_warp();  // all lanes have written theirs
     if (mk_lane() == 0) mk_barrier_arrive(role.shared.joined + slot);
     role.tile++;
   }
-  state.ring.at = compute.ring.at;
-  state.ring.phase = compute.ring.phase;
-  role_state.guard.dead = role.guard.dead;
-  role_state.tile = role.tile;
 }
 
 template <class Body, class Args>
 MK_DEVICE inline void mk_store_record(const MkBox& box, MkRole& role) {
-  const Args a = Args::load(box.words, box.addresses);
+  const Args& a = mk_args<Args>(box);
   const MkRun run = mk_run(box);
   for (int i = 0; i < run.count * Body::parts; i++) {
     const int slot = role.tile % MK_JOIN_SLOTS;

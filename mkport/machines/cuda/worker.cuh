@@ -5,14 +5,13 @@ struct MkFetch {
   int32_t word;
   int64_t address;
 };
-MK_DEVICE inline MkFetch mk_fetch(const MkRole& role, int r) {
+MK_DEVICE inline MkFetch mk_fetch(const MkLaunch& launch, int r, int count) {
   MkFetch f = {0, 0};
-  if (r >= role.count) return f;
-  f.word = mk_load_immutable(role.launch.records + int64_t(role.first + r) * MK_RECORD_WORDS +
-                             mk_lane());
+  if (r >= count) return f;
+  f.word = mk_load_immutable(launch.records +
+                             int64_t(MkRole::first(launch) + r) * MK_RECORD_WORDS + mk_lane());
   // which argument words are tensors depends on the op: every word that could be a place is looked up
-  if (f.word >= 0 && f.word < role.launch.tensors)
-    f.address = mk_load_immutable(role.launch.table + f.word);
+  if (f.word >= 0 && f.word < launch.tensors) f.address = mk_load_immutable(launch.table + f.word);
   return f;
 }
 
@@ -27,67 +26,76 @@ MK_DEVICE inline void mk_publish(MkRole& role, int r, const MkFetch& f) {
   if (mk_lane() == 0) mk_barrier_arrive(role.shared.box_full + slot);
 }
 
-MK_DEVICE inline void mk_loader(MkRole& role) {
-  MkLoad load = {role.ring(), mk_ring_policy(), {0, 0}};
-  MkFetch next = mk_fetch(role, 0);
+MK_DEVICE inline void mk_loader(const MkLaunch& launch) {
+  const int count = MkRole::count(launch);
+  MkFetch next = mk_fetch(launch, 0, count);
   int published = 0;
-  for (int r = 0; r < role.count; r++) {
-    role.guard.record = r;
-    for (; published < role.count && published <= r + MK_AHEAD; published++) {
+  for (int r = 0; r < count; r++) {
+    MkRole role(launch, MK_ROLE_LOAD, r);
+    MkProgress& progress = role.shared.progress[mk_warp()];
+    MkLoad load = {role.ring(), mk_ring_policy(), role.shared.begins, progress.freed,
+                   progress.oldest, -1, {}, {}};
+    for (; published < count && published <= r + MK_AHEAD; published++) {
       mk_publish(role, published, next);
-      next = mk_fetch(role, published + 1);
+      next = mk_fetch(launch, published + 1, count);
     }
-    if (role.guard.dead) break;
-    mk_dispatch_load(role, role.box(r), load);
+    if (!role.guard.dead) mk_dispatch_load(role, role.box(r), load);
+    if (mk_warp_any(role.guard.dead)) {
+      load.drain();
+      return;
+    }
+    role.leave(load.ring);
+    if (mk_lane() == 0) progress.freed = load.freed, progress.oldest = load.oldest;
+    role.keep();
   }
-  if (mk_warp_any(role.guard.dead)) load.drain();
 }
 
-MK_DEVICE inline void mk_stager(MkRole& role) {
-  const int thread = mk_thread() - (MK_THREADS - MK_STAGERS);
-  for (int r = 0; r < role.count; r++) {
+MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
+  const int thread = mk_thread() - (MK_THREADS - MK_STAGERS), count = MkRole::count(launch);
+  for (int r = 0; r < count; r++) {
+    MkRole role(launch, MK_ROLE_STAGE, r);
     MkBox& box = role.open(r);
     if (thread == 0) role.stamp(r, 0);
-    role.guard.wait(role.shared.stage_free + (r & 1), (r / 2 & 1) ^ 1, MK_WAIT_FREE_STAGE, r & 1);
-    const MkStage stage = {role.stage_buffer(r), thread, box.notes};
+    role.wait_stage_free(box, r);
+    const MkStage stage = {role.stage_buffer(box), thread, box.notes, &box.plan};
     if (!role.guard.dead) mk_dispatch_early(box, stage);
-    if (thread == 0 && !role.guard.dead) {
-      role.wait_counters(box);
-      role.stamp(r, 1);
-    }
-    mk_sync_warp();
-    // what thread 0 has acquired, all stagers may read behind this barrier
-    role.guard.dead = mk_barrier_any(MK_STAGE_BARRIER, MK_STAGERS, role.guard.dead);
-    if (role.guard.dead) break;
-    mk_dispatch_stage(box, stage);
-    mk_barrier_arrive(role.shared.staged + (r & 1));
+    if (thread < 32) role.wait_counters(box);
+    if (thread == 0) role.stamp(r, 1);
+    // what the first warp has acquired, all stagers may read behind this barrier
+    if (mk_barrier_any(MK_STAGE_BARRIER, MK_STAGERS, role.guard.dead)) return;
+    if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED)) mk_dispatch_stage(box, stage);
+    mk_barrier_arrive(role.shared.staged + r % MK_BOXES);
   }
 }
 
-MK_DEVICE inline void mk_computer(MkRole& role) {
-  MkCompute compute = {role.ring(), nullptr, nullptr, nullptr, nullptr, nullptr};
-  for (int r = 0; r < role.count; r++) {
+MK_DEVICE inline void mk_computer(const MkLaunch& launch) {
+  const int count = MkRole::count(launch);
+  for (int r = 0; r < count; r++) {
+    MkRole role(launch, MK_ROLE_COMPUTE, r);
     const MkBox& box = role.open(r);
-    role.guard.wait(role.shared.staged + (r & 1), r / 2 & 1, MK_WAIT_STAGED, r & 1);
-    role.guard.dead = mk_barrier_any(MK_COMPUTE_BARRIER, MK_COMPUTERS, role.guard.dead);
-    if (role.guard.dead) break;
-    compute.staged = compute.arena = role.stage_buffer(r);
-    compute.notes = box.notes;
+    const int place = r % MK_BOXES;
+    role.guard.wait(role.shared.staged + place, r / MK_BOXES & 1, MK_WAIT_STAGED, place);
+    if (mk_barrier_any(MK_COMPUTE_BARRIER, MK_COMPUTERS, role.guard.dead)) return;
+    char* buffer = role.stage_buffer(box);
+    MkCompute compute = {role.ring(), buffer, nullptr, buffer, box.notes, nullptr, -1, -1, {}};
     if (box.words[MK_RUN + 2] > 0) {
       mk_dispatch_compute(role, box, compute);
     } else {
       if (mk_lane() == 0) mk_barrier_arrive(role.shared.joined + role.tile % MK_JOIN_SLOTS);
       role.tile++;
     }
-    mk_sync_warp();
-    if (mk_lane() == 0) mk_barrier_arrive(role.shared.stage_free + (r & 1));
+    role.leave(compute.ring);
+    role.keep();
+    if (mk_lane() == 0) mk_barrier_arrive(role.shared.computed + place);
   }
 }
 
-MK_DEVICE inline void mk_storer(MkRole& role) {
-  for (int r = 0; r < role.count; r++) {
+MK_DEVICE inline void mk_storer(const MkLaunch& launch) {
+  const int count = MkRole::count(launch);
+  for (int r = 0; r < count; r++) {
+    MkRole role(launch, MK_ROLE_STORE, r);
     const MkBox& box = role.open(r);
-    if (mk_warp_any(role.guard.dead)) break;
+    if (mk_warp_any(role.guard.dead)) return;
     if (box.words[MK_RUN + 2] > 0) {
       mk_dispatch_store(role, box);
     } else {
@@ -98,8 +106,8 @@ MK_DEVICE inline void mk_storer(MkRole& role) {
       if (mk_lane() == 0) mk_barrier_arrive(role.shared.join_free + slot);
       role.tile++;
     }
-    if (mk_warp_any(role.guard.dead)) break;
-    mk_sync_warp();  // all lanes' stores precede the signal
+    if (mk_warp_any(role.guard.dead)) return;
+    role.keep();  // and all lanes' stores precede the signal
     if (mk_lane() == 0) {
       const int32_t counter = box.words[MK_SIGNAL];
       if (counter >= 0)
@@ -114,25 +122,21 @@ MK_DEVICE inline void mk_storer(MkRole& role) {
 extern "C" __global__ void __launch_bounds__(MK_THREADS, 1)
     megakernel(const int32_t* records, const int32_t* firsts, const int64_t* table, int32_t tensors,
                int32_t* counters, int32_t* errors, int64_t* trace, int64_t limit_ns, int32_t step,
-               int32_t slots, int32_t stage_bytes) {
+               int32_t stage_bytes, int32_t ring_bytes) {
   const MkLaunch launch = {records, firsts,   table, tensors, counters,   errors,
-                           trace,   limit_ns, step,  slots,   stage_bytes};
+                           trace,   limit_ns, step,  stage_bytes, ring_bytes};
   if (mk_thread() == 0) {
-    reinterpret_cast<MkShared*>(mk_shared())->init(slots);
+    reinterpret_cast<MkShared*>(mk_shared())->init();
     mk_fence_barrier_init();
   }
   mk_sync_block();
   const int warp = mk_warp() - MK_COMPUTE_WARPS;
-  MkRole role(launch, warp < 0    ? MK_ROLE_COMPUTE
-                      : warp == 0 ? MK_ROLE_LOAD
-                      : warp == 1 ? MK_ROLE_STORE
-                                  : MK_ROLE_STAGE);
   if (warp < 0)
-    mk_computer(role);
+    mk_computer(launch);
   else if (warp == 0)
-    mk_loader(role);
+    mk_loader(launch);
   else if (warp == 1)
-    mk_storer(role);
+    mk_storer(launch);
   else
-    mk_stager(role);
+    mk_stager(launch);
 }

@@ -57,7 +57,8 @@ def shared_object(
             "The host build needs a C++ compiler and found neither g++ nor clang++: install one, "
             "or set CXX to its path."
         )
-    flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared", "-DMK_HOST", "-w"]
+    flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
+    flags += ["-fPIC", "-shared", "-DMK_HOST"]
     flags += [f"-I{HERE}", "-include", "ordinary.h" if ordinary else "device.h"]
     if sanitize:
         flags += ["-g", f"-fsanitize={sanitize}", "-fno-sanitize-recover=undefined"]

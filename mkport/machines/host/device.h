@@ -44,6 +44,9 @@ inline float mk_float(int32_t bits) {
   return x;
 }
 inline float mk_widen(mk_bf16 h) { return mk_float(int32_t(uint32_t(h) << 16)); }
+inline uint32_t mk_halves(uint32_t x, uint32_t y, bool upper) {
+  return upper ? x >> 16 | (y & 0xffff0000u) : (x & 0xffff) | y << 16;
+}
 inline mk_bf16 mk_narrow(float x) {
   uint32_t bits;
   memcpy(&bits, &x, 4);

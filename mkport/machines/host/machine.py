@@ -44,7 +44,7 @@ class HostMachine:
         self.times: list[np.ndarray] = []  # of the last traced step: int64 [records, 3] a worker
         self.seed = seed
         self._table = np.array([array.ctypes.data for array in self.tensors.values()], np.int64)
-        self._records, self._firsts = layout.flatten(schedule)
+        self._records, self._firsts = layout.flatten(program, schedule, self.shared)
         self._counters = layout.counters_after(schedule, first_step)
         self._errors = np.zeros(layout.error_block(schedule), np.int32)
         self._step = first_step
@@ -65,7 +65,7 @@ class HostMachine:
         args = (
             records, firsts, table, ctypes.c_int32(len(self._table)), counters, errors, stamps,
             ctypes.c_int64(0), ctypes.c_int32(self._step & 0xFFFFFFFF),
-            ctypes.c_int32(self.shared.slots), ctypes.c_int32(self.shared.stage),
+            ctypes.c_int32(self.shared.stage), ctypes.c_int32(self.shared.ring),
         )  # fmt: skip
         waiting = launch(
             self.library, "megakernel", args,
