@@ -20,7 +20,7 @@ from mkport.machines.host.build import compiler
 
 HOST = Path(host.__file__).parent
 SOURCE = "original.cu"  # the name under which the user's text is compiled
-DYNAMIC_BYTES = 232448  # of dynamic shared memory, as in original_run.h
+DYNAMIC_BYTES = 232448  # of dynamic shared memory, as in original_job.h
 COMMON = ("-std=c++17", "-fno-pie", "-ffp-contract=off", "-w")
 HOOKED = ("-O1", "-g", "-fsanitize=thread", "-fno-strict-aliasing")
 GNU = (  # a vector is loaded as a whole; volatile accesses have hooks of their own
@@ -31,6 +31,7 @@ CLANG = ("-mllvm", "-tsan-distinguish-volatile=1")
 DYNAMIC_ARRAY = re.compile(
     r"\bextern\s+__shared__\b[^;{}()]*?(?:\([^)]*\)[^;{}()]*?)?(\w+)\s*\[\s*\]"
 )
+ASM = re.compile(r"\b(?:asm|__asm__|__asm)\b")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 AT = re.compile(rf"{re.escape(SOURCE)}:(\d+):\d+: (?:fatal )?error: (.*)")
 
@@ -111,14 +112,14 @@ def _make(cxx: str, flags: list[str], text: str, source: str, runner: Path, work
         [cxx, *flags, "-include", "original.h", "-x", "c++", "-c", SOURCE, "-o", "k.o"], work
     )
     if done.returncode:
-        raise _refusal(cxx, done.stderr)
+        raise _refusal(cxx, done.stderr, source)
     names = DYNAMIC_ARRAY.findall(COMMENT.sub(" ", source))
     missing = _run(["nm", "-u", "k.o"], work).stdout.split()
     wanted = {symbol for symbol in missing for name in names if _is(symbol, name)}
     (work / "dynamic.s").write_text(_dynamic(sorted(wanted)))
     done = _run([cxx, "-no-pie", "k.o", str(runner), "dynamic.s", "-o", "original"], work)
     if done.returncode:
-        raise _refusal(cxx, done.stderr)
+        raise _refusal(cxx, done.stderr, source)
     (work / "shared.txt").write_text(_shared_arrays(work))
 
 
@@ -157,13 +158,16 @@ def _run(command: list[str], work: Path) -> subprocess.CompletedProcess[str]:
         raise UserError(f"{command[0]} is missing: install it (binutils, g++).") from error
 
 
-def _refusal(cxx: str, text: str) -> NotBuilt:
+def _refusal(cxx: str, text: str, source: str) -> NotBuilt:
     found = AT.search(text)
-    where = f" at line {found[1]}: {found[2]}" if found else f": {text.strip()[:2000]}"
+    line, what = (int(found[1]), found[2]) if found else (0, text.strip()[:2000])
+    if not found and "ssembler messages" in text and (asm := ASM.search(source)):
+        line, what = source[: asm.start()].count("\n") + 1, "inline PTX"
+    where = f" at line {line}: {what}" if line else f": {what}"
     return NotBuilt(
         f"{cxx} cannot compile the kernel's file for a CPU{where}. What only a GPU has (inline "
         "PTX, libraries that are not here) must be written in CUDA C++ to be run without one.",
-        int(found[1]) if found else 0,
+        line,
     )
 
 

@@ -175,6 +175,16 @@ def test_a_file_that_the_compiler_refuses_says_its_line() -> None:
     assert refused.value.line == 2
 
 
+def test_inline_ptx_is_named_with_its_line() -> None:
+    source = (
+        "__global__ void ptx(int* x) {\n  int lane;\n"
+        '  asm("mov.u32 %0, 3;" : "=r"(lane));\n  *x = lane;\n}'
+    )
+    with pytest.raises(NotBuilt, match="line 3: inline PTX") as refused:
+        run_original(source, [Launch("ptx", (1, 1, 1), (1, 1, 1), (None,))])
+    assert refused.value.line == 3
+
+
 def test_files_beside_it_are_included(tmp_path: Path) -> None:
     (tmp_path / "scale.cuh").write_text(
         "#pragma once\n__device__ float scale() { return SCALE; }\n"

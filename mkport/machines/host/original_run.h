@@ -1,14 +1,9 @@
 // Runs original kernels, as a program of its own: reads a job, runs its launches several times in
 // different orders, each in a process of its own that may crash, and writes what the buffers hold
-// and what was found. Blocks run one after another, a block's threads interleaved.
-//
-//   job    text: "runs R seed S limit SECONDS", "buffer BYTES FILLED SHIFT NAME" in order,
-//          "shared OFFSET BYTES NAME" for each static array, "launch KERNEL GX GY GZ BX BY BZ SHARED
-//          ARGUMENTS" followed by a line for each argument: "buffer N" or "value HEX"
-//   data   the buffers' contents, one after another; written back after each run, appended
+// and what was found. Blocks run one after another, a block's threads interleaved. The job is read in
+// original_job.h.
 #pragma once
 #define MK_STACK_KB 256
-#include <link.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -16,39 +11,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <random>
-#include <sstream>
 
-#include "device.h"
-#include "original_types.h"
-#include "watch.h"
-
-extern "C" MkKernel mk_kernel(int place);
-extern "C" __thread char mk_dynamic[232448];
+#include "original_job.h"
 
 namespace mk_run {
-
-constexpr size_t kGuard = 64 << 10;
-using Size3 = unsigned[3];
-
-struct Argument {
-  int buffer = -1;  // or a value
-  std::string bytes;
-};
-struct Launch {
-  int kernel;
-  Size3 grid, block;
-  size_t shared;
-  std::vector<Argument> args;
-};
-struct Job {
-  int runs = 1, limit = 60;
-  uint64_t seed = 0;
-  std::vector<Launch> launches;
-  std::vector<size_t> data;  // where a buffer's contents are in `given`
-  std::string given;
-};
 
 // The block-wide barrier: of all threads that have not ended.
 struct Sync {
@@ -59,7 +26,6 @@ struct Sync {
   bool ended[1024];
 };
 
-inline Job job;
 inline Sync sync_state;
 inline const Launch* launch = nullptr;
 inline MkIndex3 block_index;
@@ -273,97 +239,6 @@ inline void watch_signals() {
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGABRT, SIGALRM, SIGILL})
     sigaction(number, &action, nullptr);
-}
-
-inline void add_shared(size_t offset, size_t bytes, const std::string& name) {
-  mk_watch::Region r;
-  r.start = mk_watch::tls + offset;
-  r.bytes = bytes;
-  r.shared = true;
-  r.name = "the shared array " + name;
-  r.cells.resize(bytes + 1);
-  mk_watch::regions.push_back(r);
-}
-
-inline void find_tls() {
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, size_t, void*) {
-        for (int i = 0; i < info->dlpi_phnum; i++)
-          if (info->dlpi_phdr[i].p_type == PT_TLS) {
-            mk_watch::tls = reinterpret_cast<uintptr_t>(info->dlpi_tls_data);
-            mk_watch::tls_bytes = info->dlpi_phdr[i].p_memsz;
-          }
-        return 1;  // the first is this program
-      },
-      nullptr);
-}
-
-inline void read_job(const char* path) {
-  std::ifstream file(path);
-  std::string line, word;
-  size_t at = 0, room = kGuard;
-  while (std::getline(file, line)) {
-    std::istringstream in(line);
-    in >> word;
-    if (word == "runs") {
-      in >> job.runs >> word >> job.seed >> word >> job.limit;
-    } else if (word == "buffer" && job.launches.empty()) {
-      mk_watch::Region r;
-      in >> r.bytes >> r.filled >> r.shift;
-      std::getline(in >> std::ws, r.name);
-      r.start = room, r.guard = kGuard;  // becomes an address below
-      mk_watch::regions.push_back(r);
-      job.data.push_back(at);
-      at += r.bytes;
-      room += (r.bytes + 255) / 256 * 256 + 2 * kGuard;
-    } else if (word == "shared") {
-      size_t offset, bytes;
-      in >> offset >> bytes >> word;
-      add_shared(offset, bytes, word);
-    } else if (word == "launch") {
-      Launch l;
-      size_t args;
-      in >> l.kernel;
-      for (unsigned& size : l.grid) in >> size;
-      for (unsigned& size : l.block) in >> size;
-      in >> l.shared >> args;
-      job.launches.push_back(l);
-    } else {
-      Argument arg;
-      std::string value;
-      if (word == "buffer") {
-        in >> arg.buffer;
-      } else {
-        in >> value;
-        for (size_t i = 0; i + 1 < value.size(); i += 2)
-          arg.bytes += char(std::stoi(value.substr(i, 2), nullptr, 16));
-      }
-      job.launches.back().args.push_back(arg);
-    }
-  }
-  mk_watch::arena_bytes = room;
-  void* memory = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  mk_watch::arena = reinterpret_cast<uintptr_t>(memory);
-  for (mk_watch::Region& r : mk_watch::regions)
-    if (!r.shared) r.start += mk_watch::arena;
-}
-
-// Says on standard output what does not fit, and returns false.
-inline bool check_arguments() {
-  for (const Launch& l : job.launches) {
-    const MkKernel kernel = mk_kernel(l.kernel);
-    if (int(l.args.size()) != kernel.count) {
-      printf("arguments\t%d\t%d\t%d\n", l.kernel, int(l.args.size()), kernel.count);
-      return false;
-    }
-    for (int i = 0; i < kernel.count; i++) {
-      const int given = l.args[i].buffer < 0 ? int(l.args[i].bytes.size()) : int(sizeof(void*));
-      if (given == kernel.sizes[i]) continue;
-      printf("size\t%d\t%d\t%d\t%d\n", l.kernel, i, given, kernel.sizes[i]);
-      return false;
-    }
-  }
-  return true;
 }
 
 // What nobody wrote in a buffer that held nothing is what the caller had there, in every run.
