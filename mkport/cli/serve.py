@@ -12,7 +12,16 @@ from mkport.cli.output import JsonFlag, emit, progress
 from mkport.engine.parsers import choose
 from mkport.errors import UserError
 
-NEEDED = ("fastapi", "httptools", "httpx", "prometheus_client", "pydantic", "uvicorn", "uvloop")
+NEEDED = (
+    "fastapi",
+    "httptools",
+    "httpx",
+    "llguidance",
+    "prometheus_client",
+    "pydantic",
+    "uvicorn",
+    "uvloop",
+)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -85,6 +86,22 @@ def serving(engine: EngineLike, **settings: Any) -> Iterator[Live]:
         thread.join(10)
         engine.close()
         assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def asking(url: str, **fields: Any) -> Iterator[socket.socket]:
+    """A connection with a chat request on it; leaving the block hangs up."""
+    body = json.dumps({"messages": [{"role": "user", "content": "x"}], **fields}).encode()
+    host, port = url.removeprefix("http://").split(":")
+    with socket.socket() as connection:
+        connection.settimeout(10)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((host, int(port)))
+        connection.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(body) + body
+        )
+        yield connection
 
 
 def until(condition: Callable[[], object], seconds: float = 10.0) -> None:

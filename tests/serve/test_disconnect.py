@@ -1,38 +1,20 @@
 """A client that goes away ends its request, whatever state it is in; and so do two hundred."""
 
 import contextlib
-import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.serve.live import Live, serving, until
+from tests.serve.live import Live, asking, serving, until
 from tests.serve.scripted import ScriptedEngine
 
 
 def endless() -> Iterator[str]:
     while True:
         yield "e"
-
-
-@contextlib.contextmanager
-def asking(live: Live, **fields: Any) -> Iterator[socket.socket]:
-    """A connection with a request on it; leaving the block hangs up."""
-    body = json.dumps({"messages": [{"role": "user", "content": "x"}], **fields}).encode()
-    host, port = live.url.removeprefix("http://").split(":")
-    with socket.socket() as connection:
-        connection.settimeout(10)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect((host, int(port)))
-        connection.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            b"Content-Length: %d\r\n\r\n" % len(body) + body
-        )
-        yield connection
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -42,9 +24,9 @@ def test_hanging_up_ends_the_request(state: str, stream: bool) -> None:
     engine = ScriptedEngine(lambda asked: endless(), max_batch=1, step_s=0.01, chunk=chunk)
     with serving(engine) as live, contextlib.ExitStack() as others:
         if state == "queued":
-            others.enter_context(asking(live))
+            others.enter_context(asking(live.url))
             until(lambda: engine.stats().running == 1)
-        with asking(live, stream=stream) as connection:
+        with asking(live.url, stream=stream) as connection:
             if state == "queued":
                 until(lambda: engine.stats().waiting == 1)
             elif state == "prefilling":
@@ -80,7 +62,7 @@ def test_two_hundred_that_hang_up_leave_room_for_one() -> None:
     with serving(engine) as live:
         with contextlib.ExitStack() as storm:
             for i in range(200):
-                storm.enter_context(asking(live, stream=i % 2 == 0))
+                storm.enter_context(asking(live.url, stream=i % 2 == 0))
             until(lambda: len(engine.submitted) == 200)
             time.sleep(0.5)
             assert engine.stats().running == 8
@@ -95,7 +77,7 @@ def test_two_hundred_that_hang_up_leave_room_for_one() -> None:
 
 def test_a_client_that_does_not_read_holds_up_nobody() -> None:
     engine = ScriptedEngine(lambda asked: iter(["e" * 4000] * 9), context=1 << 21)
-    with serving(engine) as live, asking(live, stream=True):
+    with serving(engine) as live, asking(live.url, stream=True):
         until(lambda: engine.stats().generation_tokens > 8_000)
         began = time.perf_counter()
         engine.script = lambda asked: "Hello"

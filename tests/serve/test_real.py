@@ -1,6 +1,8 @@
 """`mkport serve` itself, in a process of its own, with the embedded model, end to end."""
 
+import contextlib
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -12,6 +14,7 @@ import pytest
 
 from mkport.engine.source import DEMO_PACKAGE
 from tests.serve import process
+from tests.serve.live import asking, until
 
 FRANCE: Any = [{"role": "user", "content": "What is the capital of France?"}]
 pytestmark = pytest.mark.skipif(find_spec(DEMO_PACKAGE) is None, reason="no demo model")
@@ -124,6 +127,21 @@ def test_log_probabilities_of_a_prompt(real: Real) -> None:
     assert logprobs.tokens[-1] == " Paris" and logprobs.token_logprobs is not None
     assert logprobs.token_logprobs[0] is None and -2 < (logprobs.token_logprobs[-1] or 0) < 0
     assert answer.choices[0].text == "The capital of France is Paris"
+
+
+def test_two_hundred_that_hang_up_leave_room_for_one(real: Real) -> None:
+    with contextlib.ExitStack() as storm:
+        for i in range(200):
+            story = [{"role": "user", "content": f"Tell me story {i}, a long one."}]
+            storm.enter_context(asking(real.url, messages=story, stream=i % 2 == 0))
+        time.sleep(0.5)
+    began = time.monotonic()
+    create = real.client.chat.completions.create
+    answer = create(model=real.model, messages=FRANCE, temperature=0)
+    assert answer.choices[0].message.content == SAYS and time.monotonic() - began < 10
+    until(lambda: httpx.get(f"{real.url}/stats").json()["kv_usage"] == 0)
+    stats = httpx.get(f"{real.url}/stats").json()
+    assert stats["running"] == stats["waiting"] == 0
 
 
 def test_the_metrics_have_counted_it(real: Real) -> None:
