@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,7 +33,8 @@ def _run(client: str, live: Live, limit_s: float) -> dict[str, str]:
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    return dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
+    _, *parts = re.split(r"^(answer|stream|call|json): ", done.stdout, flags=re.MULTILINE)
+    return {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def _say(asked: Asked) -> str:
