@@ -302,8 +302,14 @@ ENTRIES = (
 )  # fmt: skip
 
 
-def port(entry: Entry, run: bool = True, compile: bool = True, out: Path | None = None) -> Any:
-    """The report of porting an entry with its arguments."""
+def port(
+    entry: Entry,
+    run: bool = True,
+    compile: bool = True,
+    out: Path | None = None,
+    machine: str = "host",
+) -> Any:
+    """The report of porting an entry with its arguments; `machine` is "host" or "cuda"."""
     from mkport.port.numba_port import port_python
     from mkport.port.port import port_file
 
@@ -312,12 +318,12 @@ def port(entry: Entry, run: bool = True, compile: bool = True, out: Path | None 
     if entry.types:
         return port_python(
             path, entry.kernel, entry.types, grid=entry.grid, block=entry.block, arguments=given,
-            run=run, compile=compile, out=out,
+            run=run, compile=compile, out=out, machine=machine,
         )  # fmt: skip
     return port_file(
         path, entry.kernel.split("::")[-1], grid=entry.grid, block=entry.block,
         shared=entry.shared or None, instantiate=entry.instantiate or None, arguments=given,
-        run=run, compile=compile, out=out,
+        run=run, compile=compile, out=out, machine=machine,
     )  # fmt: skip
 
 

@@ -46,6 +46,14 @@ def test_a_kernel_is_ported_bit_for_bit_and_right(entry: Any, tmp_path: Path) ->
         assert error <= TOLERANCE.get(entry.file, 1e-5), name
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("entry", ENTRIES, ids=[entry.kernel for entry in ENTRIES])
+def test_a_kernel_is_ported_bit_for_bit_on_a_gpu(entry: Any) -> None:
+    report = _gallery().port(entry, machine="cuda")
+    assert report.verdict == ("refused" if entry.refused else "ported")
+    assert report.ran or entry.refused
+
+
 def test_at_least_eight_files_in_many_styles() -> None:
     files = {entry.file for entry in ENTRIES}
     assert files == {path.name for path in (GALLERY / "kernels").iterdir() if path.is_file()}
