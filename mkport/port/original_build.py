@@ -195,7 +195,8 @@ def _shared_arrays(work: Path) -> str:
             continue
         size = int(word[2], 0)
         if size != DYNAMIC_BYTES and int(size):
-            lines.append(f"{_plain(word[7])} {int(word[1], 16)} {size}")
+            name = "-" if word[7].startswith("_ZGV") else _plain(word[7])
+            lines.append(f"{name} {int(word[1], 16)} {size}")
     return "\n".join(sorted(set(lines)))
 
 

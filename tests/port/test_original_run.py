@@ -77,6 +77,26 @@ __global__ void volume(int* y) {
   y[(z * gridDim.y * blockDim.y + row) * gridDim.x * blockDim.x + x] = 100 * z + 10 * row + x;
 }
 
+__global__ void odd_block(float* x) {
+  x[threadIdx.x] = __shfl_sync(~0u, x[threadIdx.x], 2) + __popc(__ballot_sync(~0u, 1));
+}
+
+struct Pair {
+  float value;
+  int place;
+  __device__ Pair() {}
+  __device__ Pair(float value, int place) : value(value), place(place) {}
+};
+__global__ void turned(float* x) {
+  __shared__ Pair pairs[64];
+  cg::thread_block block = cg::this_thread_block();
+  cg::thread_block_tile<16> tile = cg::tiled_partition<16>(block);
+  pairs[threadIdx.x] = Pair(x[threadIdx.x], tile.meta_group_rank());
+  block.sync();
+  const Pair& other = pairs[63 - threadIdx.x];
+  x[threadIdx.x] = other.value + other.place;
+}
+
 __global__ void types(const half* h, __nv_bfloat16* b, float4* f, long long wide, double d, int n) {
   auto tile = cg::tiled_partition<32>(cg::this_thread_block());
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -144,6 +164,18 @@ def test_storage_types_and_scalars_of_every_width() -> None:
     most = np.array([h[i : i + 32].max() for i in (0, 32, 64)]).repeat(32)[:70].astype(np.float32)
     wanted = h.astype(np.float32) + most
     assert np.abs((b.astype(np.uint32) << 16).view(np.float32) - wanted).max() < 0.02
+
+
+def test_a_warp_that_is_not_whole_meets_with_the_lanes_it_has() -> None:
+    x = np.arange(40, dtype=np.float32)
+    (y,) = run(Launch("odd_block", (1, 1, 1), (40, 1, 1), (x,))).outputs
+    assert y.tolist() == [2 + 32] * 32 + [34 + 8] * 8
+
+
+def test_structs_with_constructors_in_shared_memory_and_tiles_of_a_warp() -> None:
+    x = np.arange(64, dtype=np.float32)
+    (y,) = run(Launch("turned", (1, 1, 1), (64, 1, 1), (x,))).outputs
+    assert (y == (x + x // 16)[::-1]).all()
 
 
 def test_launches_follow_each_other_and_share_arrays() -> None:

@@ -1,8 +1,9 @@
 // What the program of original kernels is to run: a job read from text, its buffers in memory.
 //
 //   job    text: "runs R seed S limit SECONDS", "buffer BYTES FILLED SHIFT NAME" in order,
-//          "shared OFFSET BYTES NAME" for each static array, "launch KERNEL GX GY GZ BX BY BZ SHARED
-//          ARGUMENTS" followed by a line for each argument: "buffer N" or "value HEX"
+//          "shared OFFSET BYTES NAME" for each static array ("-": a guard word),
+//          "launch KERNEL GX GY GZ BX BY BZ SHARED ARGUMENTS" followed by a line for each argument:
+//          "buffer N" or "value HEX"
 //   data   the buffers' contents, one after another; written back after each run, appended
 #pragma once
 #include <link.h>
@@ -47,6 +48,7 @@ inline void add_shared(size_t offset, size_t bytes, const std::string& name) {
   r.start = mk_watch::tls + offset;
   r.bytes = bytes;
   r.shared = true;
+  r.guard_word = name == "-";
   r.name = "the shared array " + name;
   r.cells.resize(bytes + 1);
   mk_watch::regions.push_back(r);

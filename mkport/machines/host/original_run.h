@@ -1,7 +1,7 @@
 // Runs original kernels, as a program of its own: reads a job, runs its launches several times in
 // different orders, each in a process of its own that may crash, and writes what the buffers hold
-// and what was found. Blocks run one after another, a block's threads interleaved. The job is read in
-// original_job.h.
+// and what was found. Blocks run one after another, a block's threads interleaved. The job is
+// read in original_job.h.
 #pragma once
 #define MK_STACK_KB 256
 #include <signal.h>
@@ -130,6 +130,8 @@ inline void run_block(unsigned index, char* stacks, void (*kernel)(void**), void
                  index / launch->grid[0] / launch->grid[1]};
   fill_junk(reinterpret_cast<void*>(mk_watch::tls),
             mk_dynamic - reinterpret_cast<char*>(mk_watch::tls), run_number);
+  for (const mk_watch::Region& r : mk_watch::regions)  // no constructor runs in shared memory
+    if (r.guard_word) memset(reinterpret_cast<void*>(r.start), 0xff, r.bytes);
   fill_junk(mk_dynamic, launch->shared, run_number);
   sync_state = Sync();
   sync_state.live = count;

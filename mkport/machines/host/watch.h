@@ -29,6 +29,7 @@ struct Region {
   size_t bytes = 0, guard = 0;  // `guard` bytes on both sides are nobody's
   int shift = 0;                // a cell has 1 << shift bytes
   bool filled = true, shared = false;
+  bool guard_word = false;  // the compiler's own, of an array whose elements have constructors
   std::string name;
   std::vector<Cell> cells;
 };
@@ -174,7 +175,7 @@ inline void touch(const void* at, size_t bytes, bool write, uint32_t pc, bool al
            who(block, me()) + " takes " + std::to_string(bytes) + " bytes at once at an address "
            "that is no multiple of that");
   if (Region* r = region_of(p)) {
-    touch_region(*r, p, bytes, write, pc);
+    if (!r->guard_word) touch_region(*r, p, bytes, write, pc);
   } else if (p - tls < tls_bytes) {
     report("out of bounds", pc, 0, 0, true,
            who(block, me()) + (write ? " writes" : " reads") + " shared memory that no array has");

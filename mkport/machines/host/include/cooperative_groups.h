@@ -24,6 +24,9 @@ inline thread_block this_thread_block() { return {}; }
 template <unsigned width, class Parent = void>
 struct thread_block_tile {
   static_assert(width >= 1 && width <= 32 && (width & (width - 1)) == 0, "a tile of a warp");
+  thread_block_tile() = default;
+  template <class Other>
+  thread_block_tile(const thread_block_tile<width, Other>&) {}
   static unsigned thread_rank() { return mk_lane() & (width - 1); }
   static constexpr unsigned size() { return width; }
   static constexpr unsigned num_threads() { return width; }
