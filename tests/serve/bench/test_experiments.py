@@ -25,13 +25,13 @@ def _story(asked: Asked) -> list[Any]:
 def report() -> Report:
     """Every experiment once, of a server that says "w" every few milliseconds."""
     made = Report("a test's machine", "3", "none", 1, "scripted")
-    with serving(ScriptedEngine(_story, context=40_000)) as live:
+    with serving(ScriptedEngine(_story, context=40_000, chunk=256, step_s=5e-4)) as live:
         address = ("127.0.0.1", int(live.url.rpartition(":")[2]))
         server = servers.Server(PLAN, address, None)  # type: ignore[arg-type]
         made.bare = {1: [100.0, 120.0], 2: [220.0]}
         made.crowd = {"scripted": {n: [experiments.crowd(server, n, 0, 20)] for n in (1, 2)}}
         made.follow_up = [experiments.follow_up(server, 0)]
-        made.beside_long = [experiments.beside_long(server, 0, 300)]
+        made.beside_long = [experiments.beside_long(server, 0, 800)]
         made.load = [
             experiments.load(server, "chat", 4, 0, at_once=2),
             experiments.load(server, "agent", 4, 0, a_second=50.0),
