@@ -18,8 +18,9 @@ from mkport.port.kernel import Kernel, Param
 
 Arguments = dict[str, Any]
 _SPEC = re.compile(r"(\w+)\[([\d,\s]*)\](?:=(.+))?")
-_COUNTS = re.compile(r"n|N|num\w*|\w*numel\w*|total\w*|size|\w*_size|length|len|count|elements|n_\w+",
-                     re.IGNORECASE)  # fmt: skip
+_COUNTS = re.compile(
+    r"n|num\w*|\w*numel\w*|total\w*|size|\w*_size|length|len|count|elements|n_\w+", re.IGNORECASE
+)
 TRIAL_BYTES = 1 << 20  # of each made-up tensor
 
 

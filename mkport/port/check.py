@@ -13,6 +13,7 @@ import numpy as np
 
 from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.declare import RECORD, Op
+from mkport.errors import UserError
 from mkport.plan import Graph, Schedule, deal
 from mkport.port.fill.op import OP as FILL
 from mkport.port.finding import Finding
@@ -100,6 +101,42 @@ def run_first(
     if not done.equal and not any(f.code == "MK207" for f in found):
         found.append(_translated_as("MK207", 0, "Runs in different orders leave different bits."))
     return done, tuple(found)
+
+
+def run_on_gpu(
+    source: str, kernel: Kernel, launch: Geometry, arguments: Mapping[str, Any], shared: int
+) -> tuple[np.ndarray, ...]:
+    """Runs the original on the current GPU: its distinct arrays, in the order of first use.
+
+    Raises UserError where there is no GPU, or NVRTC refuses the file.
+    """
+    from mkport.machines.cuda.gpu import gpu
+
+    gpu()
+    import cupy
+
+    try:
+        module = cupy.RawModule(
+            code=source, options=("--std=c++17",), name_expressions=[kernel.call]
+        )
+        function = module.get_function(kernel.call)
+    except cupy.cuda.compiler.CompileException as error:
+        raise UserError(f"The GPU's compiler refuses {kernel.name}: {error}") from error
+    there: dict[int, Any] = {}
+    for value in arguments.values():
+        if isinstance(value, np.ndarray):
+            there.setdefault(id(value), cupy.asarray(value.view(_plain(value))))
+    given = [
+        there.get(id(value), np.uint64(0) if value is None else value)
+        for value in (_scalar(param, arguments[param.name]) for param in kernel.params)
+    ]
+    function.max_dynamic_shared_size_bytes = shared
+    function(launch.grid or (1, 1, 1), launch.block or (1, 1, 1), tuple(given), shared_mem=shared)
+    return tuple(array.get() for array in there.values())
+
+
+def _plain(array: np.ndarray) -> np.dtype:
+    return np.dtype(np.uint8) if array.dtype == np.bool_ else array.dtype
 
 
 def _translated(finding: Any) -> Finding:

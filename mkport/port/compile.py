@@ -97,8 +97,8 @@ def _judged(kernel: Kernel, codes: list[Code], immutable: bool) -> list[Finding]
             Finding(
                 "MK160", kernel.line, 1,
                 f"{kernel.name} needs {most} registers a thread.",
-                f"A megakernel has {MAX_REGISTERS} for each of its threads; the rest would spill to "
-                "memory.",
+                f"A megakernel has {MAX_REGISTERS} for each of its threads; the rest would spill "
+                "to memory.",
                 "Compute fewer outputs a thread, or split the kernel.",
             )
         )  # fmt: skip

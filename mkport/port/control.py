@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from mkport.port import known
+from mkport.port.facts import LOOPS, Function
 from mkport.port.finding import Finding
 from mkport.port.levels import BLOCK, WARP, Value
 from mkport.port.syntax import find, walk
-from mkport.port.uniform import LOOPS, Function, Uniformity
+from mkport.port.uniform import Uniformity
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -147,11 +148,11 @@ class Control:
                     continue
                 loop = here.type in LOOPS
                 what = self._head(here)
+                unequal = ", so that threads may go round it unequally often"
                 yield Finding(
                     "MK131" if loop else "MK132", self.tree.line(here), self.tree.column(here),
-                    f"`{what}` around {self._site(site)} is not seen to be the same for all threads "
-                    "of a block" + (", so that threads may go round it unequally often." if loop
-                                    else "."),
+                    f"`{what}` around {self._site(site)} is not seen to be the same for all "
+                    f"threads of a block{unequal if loop else ''}.",
                     _SLIP,
                     "Let all threads go round equally often, and put the condition around the work "
                     "alone." if loop else "Move the barrier out of the condition.",
@@ -270,7 +271,7 @@ class Control:
                         f"`{self._head(here)}` decides about barriers and depends on memory.",
                         "All threads of a block must read the same there: another task that writes "
                         "it at the same time would split them.",
-                        "Have no task write it while this one runs; the declared reads see to that.",
+                        "Have no task write it while this one runs; declared reads see to that.",
                         "warning",
                     )  # fmt: skip
         return list(found.values())

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mkport.port import known
+from mkport.port.facts import LOOPS
 from mkport.port.finding import Finding, Severity
 from mkport.port.kernel import Kernel
 from mkport.port.lexer import tokens
 from mkport.port.syntax import find
-from mkport.port.uniform import LOOPS
 from mkport.port.unit import Item, Unit
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ RULES = (
         "Read through a plain pointer.",
     ),
     Rule(
-        "MK155", r"__nanosleep|setmaxnreg\w*|__setmaxnreg\w*|__named_barrier\w*|bar_sync|bar_arrive",
+        "MK155",
+        r"__nanosleep|setmaxnreg\w*|__setmaxnreg\w*|__named_barrier\w*|bar_sync|bar_arrive",
         "Named barriers and register budgets belong to the megakernel's roles.",
         "Use __syncthreads().",
     ),
@@ -137,8 +138,9 @@ ASM_RULES = (
         "Leave `.nc` out, or write a plain load.",
     ),
     Rule(
-        "MK159", r"\bexit\b|\btrap\b|brkpt|%smid|%ctaid|%nctaid|%nsmid|%warpid|%nwarpid|%ntid|%gridid|"
-        r"%tid|%cluster|%dynamic_smem|%total_smem",
+        "MK159",
+        r"\bexit\b|\btrap\b|brkpt|%smid|%ctaid|%nctaid|%nsmid|%warpid|%nwarpid|%ntid|%gridid|%tid|"
+        r"%cluster|%dynamic_smem|%total_smem",
         "Hardware registers speak of the megakernel's block, and exits end its workers.",
         "Use blockIdx, threadIdx and return, which are bound to the task.",
     ),

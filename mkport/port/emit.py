@@ -13,7 +13,7 @@ from mkport.port.geometry import Geometry
 from mkport.port.kernel import Kernel, Param
 from mkport.port.lexer import Token, names, tokens
 from mkport.port.shared import SharedArray, SharedLayout
-from mkport.port.syntax import find
+from mkport.port.syntax import declared, find
 from mkport.port.unit import Item, Unit, host_ranges
 
 COMPUTERS = 256
@@ -95,6 +95,14 @@ def user_section(unit: Unit, plan: Plan) -> str:
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
 
+def left_over(text: str, immutable: Iterable[str]) -> str | None:
+    """A word in a port's text that ought to have been rewritten and was not."""
+    words = {"__global__", "__shared__", "__launch_bounds__", "__cluster_dims__", "extern"}
+    if not immutable:
+        words |= {"__ldg", "__restrict__", "__restrict"}
+    return next((t.text for t in tokens(text) if t.kind == "name" and t.text in words), None)
+
+
 def apply(text: str, edits: Iterable[tuple[int, int, str]]) -> str:
     """A text with ranges replaced; an edit inside of an earlier, wider one is void."""
     parts, at = [], 0
@@ -116,16 +124,21 @@ def _edits(unit: Unit, plan: Plan) -> list[tuple[int, int, str]]:
             continue
         block = body.type == "declaration_list"
         edits.append((node.start_byte, body.start_byte, "namespace " if block else ""))
+    item = plan.kernel.item
+    if unit.special(item) is not None:  # an ordinary function by then: nothing else has its name
+        name = declared(item.node)
+        assert name is not None
+        edits.append((item.outer.start_byte, item.node.start_byte, ""))
+        edits.append((name.start_byte, name.end_byte, plan.kernel.name))
     for array in plan.layout.arrays:
         edits.append(_shared_edit(array, plan.layout.arrays))
     given = list(tokens(unit.text))
-    kept = [(item.outer.start_byte, item.outer.end_byte) for item in plan.items]
     pointers = _immutable_spans(unit, plan)
     for at, token in enumerate(given):
         if token.kind != "name":
             continue
         start, end = token.start, token.start + len(token.text)
-        if token.text == "__global__" and any(lo <= start < hi for lo, hi in kept):
+        if token.text == "__global__":
             edits.append((start, end, "__device__"))
         elif token.text in ("__launch_bounds__", "__cluster_dims__", "__maxnreg__"):
             close = _closing(given, at)
@@ -187,7 +200,8 @@ def _shared_edit(array: SharedArray, arrays: Sequence[SharedArray]) -> tuple[int
             continue
         parts.append(
             f"typedef {one.type} {alias}{one.dims}; "
-            f'static_assert(sizeof({alias}) == {one.size}, "the size the arena was laid out for"); '
+            f"static_assert(sizeof({alias}) {'==' if one.exact else '<='} {one.size}, "
+            '"the size the arena was laid out for"); '
             f"{alias}& {one.name} = mk_port_shared<{alias}>({one.offset});"
         )
     return node.start_byte, node.end_byte, " ".join(parts)
@@ -302,16 +316,17 @@ def op_text(plan: Plan) -> str:
             args.append(f'real("{label}", "{doc}")')
     args += [f'integer("{axis}", "blocks of the launch")' for axis in axes]
     modes = sorted({plan.modes[p.name] for p in plan.kernel.params if p.kind == "tensor"})
-    kinds = sorted({"integer"} | {"tensor" if p.kind == "tensor" else
-                    "integer" if p.kind == "int" else "real" for p in plan.kernel.params})  # fmt: skip
+    makers = {"tensor": "tensor", "int": "integer", "float": "real"}
+    kinds = sorted({"integer"} | {makers[param.kind] for param in plan.kernel.params})
     imports = ", ".join(["Op", *sorted([*modes, *kinds, "whole"])])
     tiles = " * ".join(f"a.{axis}" for axis in axes)
     body = "\n".join(touches) or "    yield from ()"
     listed = "\n".join(f"        {arg}," for arg in args)
-    return f'''"""{plan.kernel.call} of {plan.file}, ported by mkport: a tile is one block of its launch.
+    return f'''"""{plan.kernel.call} of {plan.file}, ported by mkport.
 
-What tiles touch is declared as whole tensors, which is safe for whoever comes before and after. The
-blocks of one launch run in any order and side by side, as in the original.
+A tile is one block of its launch. What tiles touch is declared as whole tensors, which is safe for
+whoever comes before and after; the blocks of one launch run in any order and side by side, as in
+the original.
 """
 
 from pathlib import Path

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from mkport.errors import UserError
 from mkport.port.constants import Constants
-from mkport.port.kernel import Kernel, split_top
+from mkport.port.kernel import Kernel
+from mkport.port.lexer import split_list
 from mkport.port.syntax import find
 from mkport.port.unit import Unit
 
@@ -58,7 +59,7 @@ def launches(unit: Unit, kernel: Kernel) -> list[tuple[int, list[str]]]:
         if name != kernel.name:
             continue
         text = tree.of(call).strip()
-        found.append((tree.line(call), split_top(text.removeprefix("<<<").removesuffix(">>>"))))
+        found.append((tree.line(call), split_list(text.removeprefix("<<<").removesuffix(">>>"))))
     return found
 
 
@@ -95,7 +96,7 @@ def _agreed(
 def _three_of(unit: Unit, constants: Constants, text: str) -> Three | None:
     text = _local(unit, text)
     found = re.fullmatch(r"dim3\s*[({](.*)[)}]", text.strip(), re.DOTALL)
-    parts = split_top(found[1]) if found else [text]
+    parts = split_list(found[1]) if found else [text]
     numbers = [constants.value(_local(unit, part)) for part in parts]
     if not numbers or len(numbers) > 3 or any(n is None or n < 1 for n in numbers):
         return None

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mkport.port.finding import Finding, RefusedPort
-from mkport.port.lexer import tokens
+from mkport.port.lexer import split_list
 from mkport.port.syntax import declared, find
 from mkport.port.unit import Item, Unit
 
@@ -80,19 +80,6 @@ class Kernel:
         return dict(zip(self.template, self.arguments, strict=False))
 
 
-def split_top(text: str, separator: str = ",") -> list[str]:
-    """A list's parts, split at separators outside of brackets; angle brackets count."""
-    parts, depth = [""], 0
-    for token in tokens(text):
-        if token.kind == "mark":
-            depth += (token.text in "([{<") - (token.text in ")]}>")
-            if token.text == separator and depth == 0:
-                parts.append("")
-                continue
-        parts[-1] += token.text
-    return [part.strip() for part in parts if part.strip()]
-
-
 def bracketed(text: str) -> str:
     """What stands in a text's first round brackets."""
     depth, start = 0, text.index("(") + 1
@@ -108,10 +95,10 @@ def parse_instance(text: str) -> tuple[str, tuple[str, ...]]:
     text = text.strip()
     found = re.fullmatch(r"(?:[\w:]*::)?(\w+)\s*<(.*)>", text, re.DOTALL)
     if found:
-        return found[1], tuple(split_top(found[2]))
+        return found[1], tuple(split_list(found[2]))
     if re.fullmatch(r"[A-Za-z_]\w*", text) and text not in STORAGE and not _VECTOR.fullmatch(text):
         return text, ()
-    return "", tuple(split_top(text))
+    return "", tuple(split_list(text))
 
 
 class Types:
@@ -203,7 +190,8 @@ def read_kernel(unit: Unit, item: Item, instance: Sequence[str]) -> Kernel:
     tree, node = unit.tree, item.node
     line = tree.line(node)
     template, defaults = template_of(unit, item)
-    arguments = tuple(instance)
+    special = unit.special(item) is not None
+    arguments = () if special else tuple(instance)
     if len(arguments) < len(template):
         rest = defaults[len(arguments) : len(template)]
         if any(not value for value in rest):
@@ -241,21 +229,23 @@ def read_kernel(unit: Unit, item: Item, instance: Sequence[str]) -> Kernel:
     head = unit.text[node.start_byte : body.start_byte if body is not None else node.end_byte]
     if "__launch_bounds__" in head:
         inner = bracketed(head[head.index("__launch_bounds__") :])
-        bounds = constant(unit, split_top(inner)[0], types.bindings)
+        bounds = constant(unit, split_list(inner)[0], types.bindings)
     if words >= MAX_WORDS:
-        raise RefusedPort(
-            Finding(
-                "MK104", line, tree.column(node),
-                f"{item.name} has {words} parameters; with the grid that makes "
-                f"{words + 1}, and a record carries {MAX_WORDS}.",
-                "The arguments beyond that would not reach the task.",
-                "Make the parameters that never change constants of the file, or put several "
-                "into one array.",
-            )
-        )  # fmt: skip
+        raise RefusedPort(too_many(item.name, line, words + 1))
     return Kernel(
         item, item.name, tuple(params), template, arguments, bounds, line, tuple(default_args)
     )
+
+
+def too_many(name: str, line: int, words: int) -> Finding:
+    """The refusal of a kernel whose record would need too many words."""
+    return Finding(
+        "MK104", line, 1,
+        f"{name} has {words} arguments with its grid, and a record carries {MAX_WORDS}.",
+        "The arguments beyond that would not reach the task.",
+        "Make the parameters that never change constants of the file, or put several into one "
+        "array.",
+    )  # fmt: skip
 
 
 def template_of(unit: Unit, item: Item) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -315,7 +305,7 @@ def _param(unit: Unit, types: Types, node, place: int) -> Param | None:  # type:
             raise RefusedPort(_unfit(unit, node, tree.of(node), "pointer to an unknown type"))
         return Param(name, f"{'const ' if const else ''}{plain}*", "tensor", dtype, const, width,
                      line)  # fmt: skip
-    if plain in INTEGERS:
+    if plain in INTEGERS or plain in unit.enums:
         return Param(name, plain, "int", line=line)
     if plain == "float":
         return Param(name, plain, "float", line=line)

@@ -14,10 +14,11 @@ WARP_OPS = re.compile(
 WARP_ASM = re.compile(r"\b(?:mma|wmma|ldmatrix|stmatrix|movmatrix|shfl|vote|match|redux)\b")
 ONE_A_WARP = re.compile(r"__ballot_sync|__any_sync|__all_sync|__reduce_\w+_sync")
 ATOMICS = re.compile(r"atomic(?:Add|Sub|Exch|Min|Max|Inc|Dec|CAS|And|Or|Xor)(?:_block|_system)?")
-PLACES = re.compile(r"__activemask|clock(?:64)?|globaltimer|__nanosleep|curand\w*|lane_id|laneid")
 LOADS = re.compile(r"__ld(?:g|ca|cg|cs|cv|lu)")
-CASTS = ("static_cast", "reinterpret_cast", "const_cast", "dynamic_cast", "__builtin_assume_aligned",
-         "bit_cast")  # fmt: skip
+CASTS = (
+    "static_cast", "reinterpret_cast", "const_cast", "dynamic_cast", "bit_cast",
+    "__builtin_assume_aligned",
+)  # fmt: skip
 _MATH = (
     "abs fabs min max fmin fmax umin umax llmin llmax fmod fdim fma sqrt rsqrt cbrt rcbrt exp exp2 "
     "exp10 expm1 log log2 log10 log1p pow powi sin cos tan sinpi cospi asin acos atan atan2 sinh "

@@ -69,3 +69,16 @@ def blanked(text: str, ranges: Iterable[tuple[int, int]]) -> str:
 def line_of(text: str, place: int) -> int:
     """The 1-based line of a place."""
     return text.count("\n", 0, place) + 1
+
+
+def split_list(text: str, separator: str = ",") -> list[str]:
+    """A list's parts, split at separators outside of brackets; angle brackets count."""
+    parts, depth = [""], 0
+    for token in tokens(text):
+        if token.kind == "mark":
+            depth += (token.text in "([{<") - (token.text in ")]}>")
+            if token.text == separator and depth == 0:
+                parts.append("")
+                continue
+        parts[-1] += token.text
+    return [part.strip() for part in parts if part.strip()]

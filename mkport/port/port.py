@@ -25,8 +25,9 @@ from mkport.port.control import Control
 from mkport.port.effects import effects, host_calls
 from mkport.port.finding import Finding, RefusedPort
 from mkport.port.geometry import MAX_THREADS, Geometry, Three, geometry
-from mkport.port.kernel import Kernel, parse_instance, read_kernel
+from mkport.port.kernel import MAX_WORDS, Kernel, parse_instance, read_kernel, too_many
 from mkport.port.lexer import blanked
+from mkport.port.original import NotBuilt
 from mkport.port.preprocess import GPU, Merged, expand, merge, resolve
 from mkport.port.report import Report, Step, Steps, Verdict
 from mkport.port.shared import shared_layout
@@ -83,9 +84,11 @@ def port_file(
     are the launch, `instantiate` a template's arguments ("softmax<float, 4>"), `immutable` the
     parameters that nothing writes during a step. `arguments` are what original and port run on, by
     parameter or as texts ("x=f32[8,512]"); made-up ones are tried when they are left out. `name` is
-    the op's, the kernel's when left out. The port's files go to `out`/name if `out` is given and the
-    port succeeds. Raises UserError for wrong use; all else is in the report.
+    the op's, the kernel's when left out. The port's files go to `out`/name if `out` is given and
+    the port succeeds. Raises UserError for wrong use; all else is in the report.
     """
+    if machine not in ("host", "cuda"):
+        raise UserError(f"A port is run on the machines host and cuda, not on {machine!r}.")
     instance: tuple[str, ...] = ()
     if instantiate:
         named, instance = parse_instance(instantiate)
@@ -162,9 +165,7 @@ class _Port:
             raise UserError(f"{self.request.path} has no kernel {wanted!r}; it has {listed}.")
         self.name = self.request.name or chosen[0].name
         step.say(f"{self.request.path.name}: kernels {listed}; porting {chosen[0].name}.")
-        if len(chosen) > 1:
-            raise RefusedPort(self._unread(self.analysed, chosen[1], "defined twice"))
-        self.seen = chosen[0]
+        self.seen = self._one_of(self.analysed, chosen)
         self.reached, _ = self.analysed.reach([self.seen])
         if found := self.analysed.broken(self.reached):
             raise RefusedPort(self._unread(self.analysed, found[0], "not understood", found[1]))
@@ -184,7 +185,11 @@ class _Port:
         defines = dict(self.request.defines)
         written_out = Unit(expand(self.unit.text, defines))
         for unit in (self.unit, written_out):
-            items = [item for item in unit.kernels if item.name == self.seen.name]
+            special = self.analysed.special(self.seen)
+            items = [
+                item for item in unit.kernels
+                if item.name == self.seen.name and unit.special(item) == special
+            ]  # fmt: skip
             if len(items) != 1:
                 continue
             reached, macros = unit.reach(items)
@@ -202,6 +207,30 @@ class _Port:
                 self.macros = frozenset(macros)
                 return items[0], reached
         raise RefusedPort(self._unread(self.analysed, self.seen, "not understood"))
+
+    def _one_of(self, unit: Unit, chosen: Sequence[Item]) -> Item:
+        """The kernel of a name: the template's specialisation for the instance, else the rest."""
+        squeezed = tuple("".join(part.split()) for part in self.request.instance)
+        plain = []
+        for item in chosen:
+            special = unit.special(item)
+            if special is None:
+                plain.append(item)
+            elif squeezed == tuple("".join(part.split()) for part in special):
+                return item
+        if not plain and (kinds := [", ".join(unit.special(item) or ()) for item in chosen]):
+            name, listed = chosen[0].name, " and ".join(f"<{kind}>" for kind in kinds)
+            raise RefusedPort(
+                Finding(
+                    "MK102", unit.tree.line(chosen[0].node), unit.tree.column(chosen[0].node),
+                    f"The kernel {name} is written out for {listed}, and nothing says which.",
+                    "A megakernel holds finished code: there is nothing to put into it.",
+                    f'Say which: --instantiate "{name}<{kinds[0]}>".',
+                )
+            )  # fmt: skip
+        if len(plain) != 1:
+            raise RefusedPort(self._unread(unit, plain[-1], "one of several kernels of this name"))
+        return plain[0]
 
     def _guards_agree(self, same: bool) -> bool:
         return same or "#if" in self.unit.text
@@ -269,6 +298,9 @@ class _Port:
                 launch, grid=(4, 3 if wide else 1, 2 if deep else 1),
                 sources=("made up for the run", *launch.sources[1:]),
             )  # fmt: skip
+        words = len(self.kernel.params) + len(emit.grid_args(launch))
+        if words > MAX_WORDS:
+            raise RefusedPort(too_many(self.kernel.name, self.kernel.line, words))
         gx, gy, gz = launch.grid or (1, 1, 1)
         step.say(f"grid {gx} x {gy} x {gz} ({launch.sources[0]}); a node of a graph may have "
                  "another one")  # fmt: skip
@@ -410,6 +442,15 @@ class _Port:
         before = "\n".join(line for line in self.original.splitlines() if line.strip())
         text = emit.user_section(self.unit, plan)
         after = "\n".join(line for line in text.splitlines() if line.strip())
+        if word := emit.left_over(text, self.request.immutable):
+            raise RefusedPort(
+                Finding(
+                    "MK101", self.kernel.line, 1,
+                    f"`{word}` stands where it was not understood.",
+                    "The port would not be the task that it is taken for.",
+                    "Write in plain C++ what a macro makes there.",
+                )
+            )  # fmt: skip
         diff, removed, added = emit.changed(before, after, self.request.path.name)
         step.say(f"{removed} lines changed or gone, {added} in their place")
         step.say(*diff.splitlines()[2:])
@@ -493,10 +534,15 @@ class _Port:
         """Runs original and port. Where that came to nothing on made-up arguments: what the kernel
         is to blame for, whatever its arguments."""
         unfilled = [n for n, mode in self.modes.items() if mode == "write"] if given else []
-        done, found = check.run_first(
-            self._original_for_host(), self.request.path, self.kernel, launch, arguments, unfilled,
-            self.layout.dynamic, 4 if given else 3, 20.0 if given else 8.0,
-        )  # fmt: skip
+        try:
+            done, found = check.run_first(
+                self._original_for_host(), self.request.path, self.kernel, launch, arguments,
+                unfilled, self.layout.dynamic, 4 if given else 3, 20.0 if given else 8.0,
+            )  # fmt: skip
+        except NotBuilt as refused:
+            step.state = "skipped"
+            step.say(f"{refused} Nothing was run.")
+            return None
         if not given and found:
             if any(f.code in check.FITS for f in found):
                 return ()
@@ -514,7 +560,12 @@ class _Port:
         bound = {names[name]: value for name, value in arguments.items()}
         bound |= dict(zip(emit.grid_args(launch), launch.grid or (), strict=False))
         bound |= {axis: 1 for axis in emit.grid_args(self.launch or launch) if axis not in bound}
-        wanted = self._wanted(arguments, done.outputs, names)
+        outputs = done.outputs
+        if self.request.machine == "cuda":  # bits are one machine's
+            outputs = check.run_on_gpu(
+                self._original_for_gpu(), self.kernel, launch, arguments, self.layout.dynamic
+            )
+        wanted = self._wanted(arguments, outputs, names)
         try:
             differences = check.compare(self.op, bound, wanted, self.request.machine)
         except HostFault as fault:
@@ -601,7 +652,13 @@ class _Port:
         if not finding.line:
             return replace(finding, file=self.request.path.name)
         file, line = self.merged.place(finding.line)
-        return replace(finding, file=file, line=line)
+
+        def named(found: re.Match[str]) -> str:
+            other, number = self.merged.place(int(found[1]))
+            return f"in line {number}" + (f" of {other}" if other != file else "")
+
+        cause = re.sub(r"\bin line (\d+)", named, finding.cause)
+        return replace(finding, file=file, line=line, cause=cause)
 
     def _replaced(self, line: str, findings: Sequence[Finding]) -> str:
         for before, after in zip(self.steps.findings, findings, strict=True):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from mkport.port.constants import Constants
 from mkport.port.finding import Finding, RefusedPort
-from mkport.port.kernel import Kernel, Types, split_top, template_of
-from mkport.port.lexer import replace_names
+from mkport.port.kernel import Kernel, Types, template_of
+from mkport.port.lexer import replace_names, split_list
 from mkport.port.syntax import declarators, declared, find
 from mkport.port.unit import Item, Unit
 
@@ -35,6 +35,7 @@ class SharedArray:
     function: str
     line: int
     node: "Node" = field(repr=False, compare=False)
+    exact: bool = True  # the size; else there is room for any plain type
 
     @property
     def dynamic(self) -> bool:
@@ -102,14 +103,17 @@ def shared_layout(
                     found.append(SharedArray(label, base, dims, None, -1, function,
                                              tree.line(node), node))  # fmt: skip
                     continue
-                size = _size(unit, bindings, base, dims, text)
+                size, exact = _size(unit, bindings, base, dims, text), True
+                if size is None and _open_type(unit, item, bindings, base):
+                    size, exact = _size(unit, bindings, "float4", dims, text), False
                 if size is None:
                     raise RefusedPort(_unknown(unit, node, "has a size that cannot be told: "
                                       f"`{base} {text}`", "Write its type and sizes as numbers, "
                                       "macros or constants of the file."))  # fmt: skip
                 at = -(-at // max(aligned)) * max(aligned)
-                found.append(SharedArray(label, base, dims, size, at, function,
-                                         tree.line(node), node))  # fmt: skip
+                found.append(
+                    SharedArray(label, base, dims, size, at, function, tree.line(node), node, exact)
+                )
                 at += size
     layout = SharedLayout(tuple(found), at, dynamic or 0)
     placed = [
@@ -144,11 +148,20 @@ def _bindings(
         return {}
     caller, text = calls[0]
     outer = _bindings(unit, kernel, items, caller, depth + 1)
-    given = split_top(text[text.index("<") + 1 : text.rindex(">")])
+    given = split_list(text[text.index("<") + 1 : text.rindex(">")])
     names, _ = template_of(unit, item)
     return {
         name: replace_names(value, outer.get) for name, value in zip(names, given, strict=False)
     }
+
+
+def _open_type(unit: Unit, item: Item, bindings: dict[str, str], base: str) -> bool:
+    """True for a template's type that its only call leaves to the compiler."""
+    return (
+        item.outer.type == "template_declaration"
+        and base.strip() in template_of(unit, item)[0]
+        and base.strip() not in bindings
+    )
 
 
 def _placed(array: SharedArray, offset: int) -> SharedArray:

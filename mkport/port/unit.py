@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mkport.port.lexer import blanked, names
+from mkport.port.lexer import blanked, names, split_list
 from mkport.port.preprocess import Macro, expand, macros, resolve
 from mkport.port.syntax import Tree, broken, declarators, declared, find, words_of
 
@@ -66,6 +66,17 @@ class Unit:
     def macros(self) -> Mapping[str, Macro]:
         """The macros that the text defines."""
         return macros(self.text)
+
+    @cached_property
+    def enums(self) -> frozenset[str]:
+        """The names of the text's enumerations."""
+        found = set()
+        for node in find(self.tree.root, "enum_specifier"):
+            names_of = [node.child_by_field_name("name")]
+            if node.parent is not None and node.parent.type == "type_definition":
+                names_of += node.parent.children_by_field_name("declarator")
+            found |= {self.tree.of(name) for name in names_of if name is not None}
+        return frozenset(found)
 
     def _collect(self, node: "Node", namespace: tuple[str, ...]) -> None:
         for child in node.children:
@@ -146,9 +157,8 @@ class Unit:
                 name = declared(declarator)
                 if name is not None:
                     text = self.tree.of(name)
-                    found |= (
-                        {text} if text.startswith("operator") else set(re.findall(r"\w+", text))
-                    )
+                    plain = re.findall(r"\w+", text.split("<")[0])
+                    found |= {text} if text.startswith("operator") else set(plain)
         return found
 
     def _type_names(self, node: "Node") -> set[str]:
@@ -168,6 +178,14 @@ class Unit:
         """The kernels with a body, in order."""
         return [item for item in self.items if item.kernel]
 
+    def special(self, item: Item) -> tuple[str, ...] | None:
+        """The arguments that a template's specialisation is for; None for what is none."""
+        name = declared(item.node)
+        if item.kind != "function" or name is None or name.type != "template_function":
+            return None
+        inner = self.tree.of(name)
+        return tuple(split_list(inner[inner.index("<") + 1 : inner.rindex(">")]))
+
     def text_of(self, item: Item) -> str:
         """The text of an item, its template head included."""
         return self.text[item.outer.start_byte : item.outer.end_byte]
@@ -175,6 +193,7 @@ class Unit:
     def reach(self, roots: Iterable[Item]) -> tuple[list[Item], set[str]]:
         """The items that the roots name, and those name, and so on; and the macros among them."""
         reached = set(roots)
+        own = {name for item in reached for name in item.names if item.kernel}
         wanted: set[str] = set()
         used: set[str] = set()
         queue = [self.text_of(item) for item in reached]
@@ -194,8 +213,8 @@ class Unit:
                 if item.names & wanted or (operators and item.device):
                     reached.add(item)
                     queue.append(self.text_of(item))
-            for item in self.items:  # kernels that kernels launch or wrap, through their names
-                if item.kernel and item not in reached and item.names & fresh:
+            for item in self.items:  # kernels that kernels launch, through their names
+                if item.kernel and item not in reached and item.names & fresh - own:
                     reached.add(item)
                     queue.append(self.text_of(item))
         order = [item for item in self.items if item in reached]
@@ -229,16 +248,20 @@ def host_ranges(unit: Unit, roots: Iterable[Item]) -> list[tuple[int, int]]:
     for node in unit.tree.root.children:
         if node.is_error:
             ranges.append((node.start_byte, node.end_byte))
-    return _with_semicolons(unit.text, ranges)
+    return [_whole(unit.text, start, end) for start, end in ranges]
 
 
-def _with_semicolons(text: str, ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The ranges, each with the semicolon behind it that ends a type's declaration."""
-    wider = []
-    for start, end in ranges:
-        found = re.compile(r"\s*;").match(text, end)
-        wider.append((start, found.end() if found else end))
-    return wider
+_BEFORE = re.compile(
+    r"(?:\b(?:__forceinline__|__noinline__|__inline__|__host__|__attribute__\s*\(\(.*?\)\)|"
+    r"alignas\s*\([^()]*\)|__align__\s*\([^()]*\))\s*)+\Z"
+)
+
+
+def _whole(text: str, start: int, end: int) -> tuple[int, int]:
+    """A range with what the grammar leaves outside: specifiers in front, a semicolon behind."""
+    found = _BEFORE.search(text, max(0, start - 200), start)
+    behind = re.compile(r"\s*;").match(text, end)
+    return found.start() if found else start, behind.end() if behind else end
 
 
 def device_text(text: str) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mkport.port import known
+from mkport.port.facts import Function
 from mkport.port.kernel import Kernel
 from mkport.port.syntax import declared, find
-from mkport.port.uniform import Function, Uniformity
+from mkport.port.uniform import Uniformity
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -85,7 +86,8 @@ def _pointer(
     elif kind == "argument_list" and parent.parent is not None:
         yield from _argument(u, function, node, parent.parent, name, const, depth)
     elif kind in ("condition_clause", "unary_expression", "update_expression", "if_statement",
-                  "expression_statement", "lambda_capture_specifier", "sizeof_expression"):  # fmt: skip
+                  "expression_statement", "lambda_capture_specifier",
+                  "sizeof_expression"):  # fmt: skip
         return
     else:
         yield from READ if const else BOTH

@@ -114,6 +114,9 @@ def test_machine_code_with_non_coherent_loads_is_refused(
 
     monkeypatch.setattr(emit, "_load_name", lambda *given: "__ldg")  # a fault of the rewriting
     (finding,) = port_file(path, block=(32, 1, 1), run=False).refusals
+    assert finding.code == "MK101" and "`__ldg` stands where" in finding.cause
+    monkeypatch.setattr(emit, "left_over", lambda *given: None)  # and of what looks for it
+    (finding,) = port_file(path, block=(32, 1, 1), run=False).refusals
     assert finding.code == "MK170" and "non-coherent loads" in finding.cause
 
 

@@ -10,6 +10,7 @@ from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.machines.host.build import compiler
 from mkport.port import check
 from mkport.port.fill.op import OP as FILL
+from mkport.port.geometry import Geometry
 from mkport.port.original import run_original
 from mkport.port.port import port_file
 from mkport.port.report import Report
@@ -98,7 +99,7 @@ def outputs(reports: dict[str, Report]) -> dict[str, list[np.ndarray]]:
     for kernel, (grid, block, shared, given) in LAUNCHES.items():
         port = _request(kernel)
         arguments = dict(zip((p.name for p in port.kernel.params), given, strict=True))
-        launch = check.Geometry(size(grid), size(block), shared)
+        launch = Geometry(size(grid), size(block), shared)
         launches.append(check.original_launch(port.kernel, launch, arguments, shared))
     source = device_text(FILE.read_text().replace("#include <cuda_fp16.h>", "", 1))
     done = run_original("#include <cuda_fp16.h>\n" + source, launches, seeds=3)

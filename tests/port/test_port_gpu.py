@@ -1,0 +1,51 @@
+"""Ports on a GPU: the bits of their originals there, alone and among others' tasks."""
+
+from pathlib import Path
+
+import pytest
+
+from mkport.port.port import port_file
+
+pytestmark = pytest.mark.gpu
+KERNELS = Path(__file__).parents[2] / "kernels"
+STYLES = Path(__file__).with_name("styles.cu")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "block", "options"),
+    [
+        ("matmul", (16, 16, 1), {}),
+        ("softmax", (128, 1, 1), {"instantiate": "softmax<float, 128>", "shared": 512}),
+        ("saxpy", (640, 1, 1), {}),
+        ("transpose", (32, 8, 1), {}),
+        ("gemv", (32, 4, 1), {}),
+        ("histogram", (256, 1, 1), {}),
+        ("scan", (128, 1, 1), {"shared": 1024}),
+        ("votes", (160, 1, 1), {}),
+        ("relu", (50, 1, 1), {}),
+    ],
+)
+def test_a_style_has_its_bits(kernel: str, block: tuple[int, int, int], options: dict) -> None:
+    report = port_file(STYLES, kernel, block=block, machine="cuda", **options)
+    assert report.verdict == "ported" and report.ran, [str(f) for f in report.findings]
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel", "block", "shared", "arguments"),
+    [
+        ("rmsnorm", "rmsnorm", 256, 32, ["x=f32[6,64]", "w=f32[64]", "y=f32[6,64]", "k=64",
+                                         "eps=1e-5"]),
+        ("gemm", "gemm_f32", 128, 0, ["x=f32[8,64]", "w=f32[96,64]", "residual=null",
+                                      "y=f32[8,96]", "tokens=8", "n=96", "k=64"]),
+        ("moe_combine", "moe_combine", 256, 0, ["weights=f32[6,3]", "y=f32[6,3,64]",
+                                                "x=f32[6,64]", "n=64", "top=3"]),
+    ],
+)  # fmt: skip
+def test_a_standalone_kernel_has_its_bits(
+    op: str, kernel: str, block: int, shared: int, arguments: list[str]
+) -> None:
+    report = port_file(
+        KERNELS / op / "standalone.cu", kernel, grid=(6, 1, 1), block=(block, 1, 1), shared=shared,
+        arguments=arguments, machine="cuda",
+    )  # fmt: skip
+    assert report.verdict == "ported" and report.ran, [str(f) for f in report.findings]
