@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from mkport.errors import UserError
 from mkport.port.finding import RefusedPort
-from mkport.port.kernel import Param, read_kernel, split_top
+from mkport.port.kernel import Param, read_kernel
+from mkport.port.lexer import split_list
 from mkport.port.preprocess import GPU, expand, merge, resolve
 from mkport.port.syntax import find
 from mkport.port.uniform import Uniformity
@@ -145,9 +146,9 @@ def _launch(unit: Unit, seen: Unit, call: "Node") -> HostLaunch | None:
     if not items:
         return None
     instance = re.search(r"<(.*)>", text)
-    given = split_top(unit.tree.of(arguments).strip().removeprefix("(").removesuffix(")"))
+    given = split_list(unit.tree.of(arguments).strip().removeprefix("(").removesuffix(")"))
     try:
-        kernel = read_kernel(seen, items[0], split_top(instance[1]) if instance else ())
+        kernel = read_kernel(seen, items[0], split_list(instance[1]) if instance else ())
     except RefusedPort as refused:
         raise UserError(str(refused.finding)) from refused
     reached, _ = seen.reach([items[0]])
