@@ -1,7 +1,7 @@
 """Checks many ops in many forms, unit by unit: which units there are, and one program for all."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from mkport.compose import Program, compose_cpu
@@ -74,7 +74,7 @@ def has_form(op: Op, form: Form, machine: str = "cpu") -> bool:
         return True
     if not (op.folder / task).is_file():
         return False
-    return form != "step" or op in _in_steps()
+    return form != "step" or any(replace(one, folder=op.folder) == op for one in _in_steps())
 
 
 def run_unit(unit: Unit, library: Sequence[Op], workers: int = 2) -> list[Verdict]:
