@@ -57,10 +57,10 @@ class Exercise:
 
 
 @cache
-def recipes(folder: Path = RECIPES) -> tuple[Recipe, ...]:
+def recipes() -> tuple[Recipe, ...]:
     """The recipes, in order."""
     found = []
-    for path in sorted(folder.glob("[0-9][0-9]_*/recipe.py")):
+    for path in sorted(RECIPES.glob("[0-9][0-9]_*/recipe.py")):
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
         title = _TITLE.search(text)
         prose = path.read_text(encoding="utf-8")
@@ -76,18 +76,18 @@ def recipes(folder: Path = RECIPES) -> tuple[Recipe, ...]:
 
 
 @cache
-def exercises(folder: Path = RECIPES) -> tuple[Exercise, ...]:
+def exercises() -> tuple[Exercise, ...]:
     """The exercises, in the order of the recipes."""
     found = []
-    for recipe in recipes(folder):
+    for recipe in recipes():
         for judge in sorted((recipe.folder / "exercises").glob("[0-9]_*.py")):
             found.append(_read(recipe, judge))
     return tuple(found)
 
 
-def find(wanted: str, folder: Path = RECIPES) -> Exercise:
+def find(wanted: str) -> Exercise:
     """The exercise of this number or name. Raises UserError when there is none."""
-    for exercise in exercises(folder):
+    for exercise in exercises():
         if wanted in (exercise.number, exercise.name):
             return exercise
     raise UserError(

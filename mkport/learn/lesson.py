@@ -3,10 +3,17 @@
 In a notebook a picture shows itself; run as a script, a recipe writes it to `out/recipes`.
 """
 
+import contextlib
 import importlib.util
 import shlex
+import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 from mkport.files import make_folder
@@ -14,6 +21,7 @@ from mkport.trace import Trace, draw
 from mkport.trace.sketch import sketch
 
 OUT = Path("out/recipes")
+START_S = 120.0  # for a server to come up, with a first compilation
 
 
 class Picture:
@@ -55,3 +63,42 @@ def prove(command: str) -> str:
     print((done.stdout + done.stderr).strip())
     assert done.returncode == 0, f"{command} ended with {done.returncode}"
     return done.stdout
+
+
+@contextlib.contextmanager
+def served(command: str) -> Iterator[str]:
+    """Runs `mkport serve ...` as long as the block lasts; yields the server's address.
+
+    Raises AssertionError when the server does not come up, or does not end as it was told to.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    print(f"$ {command} --port {port}")
+    words = [*shlex.split(command), "--port", str(port)]
+    server = subprocess.Popen(
+        [sys.executable, "-m", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + START_S
+        while not _ready(url):
+            assert server.poll() is None, f"{command} ended with {server.returncode}"
+            assert time.monotonic() < deadline, f"{command} is not ready after {START_S:.0f} s"
+            time.sleep(0.1)
+        yield url
+    finally:
+        server.send_signal(signal.SIGINT)
+        try:
+            server.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def _ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/ready", timeout=2) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False

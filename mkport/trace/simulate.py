@@ -66,11 +66,12 @@ def simulate(
             over[counter] = max(over.get(counter, 0), end)
         rows_of.append((worker, index, node, start, ready, end))
     table = np.array(rows_of, np.int64).reshape(-1, 6)
+    places = table[:, :3].astype(np.int32)
     return Trace(
         workers=schedule.workers,
-        worker=table[:, 0],
-        record=table[:, 1],
-        node=table[:, 2],
+        worker=places[:, 0],
+        record=places[:, 1],
+        node=places[:, 2],
         times=table[:, 3:],
         nodes=tuple((node.label, node.op.name) for node in graph.nodes),
         caption=f"simulated{': ' if caption else ''}{caption}",

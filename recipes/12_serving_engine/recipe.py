@@ -12,7 +12,8 @@ loop. Then it puts a model in and serves.
 """
 
 # %%
-import numpy as np
+import json
+from urllib.request import Request, urlopen
 
 from mkport.engine import Engine
 from mkport.engine.capacity import Settings, plan_capacity
@@ -25,7 +26,7 @@ from mkport.engine.runner import Runner
 from mkport.engine.scheduler import Limits, Scheduler
 from mkport.engine.sequence import Save, Sequence
 from mkport.engine.stream import EventStream
-from mkport.learn.lesson import prove, show
+from mkport.learn.lesson import served, show
 from mkport.trace import summarise
 
 # %% [markdown]
@@ -201,6 +202,10 @@ show(trace, "12_serving_engine")
 """
 
 # %%
-assert np.isfinite(trace.span_ns)
-said = prove("mkport serve --help")
-assert "--max-batch" in said
+with served("mkport serve --max-batch 2 --max-model-len 256") as url:
+    body = {"prompt": "The sky is", "max_tokens": 6, "temperature": 0}
+    request = Request(
+        f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urlopen(request, timeout=60) as answer:
+        print(json.loads(answer.read())["choices"][0])

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from mkport.learn.catalogue import Exercise, exercises, find
 from mkport.learn.child import examine, load
 from mkport.learn.cut import MISSING, cut, solution
 from mkport.learn.desk import Desk
+from mkport.learn.report import Report, Skipped, Wrong
 
 ROOT = Path(__file__).parents[2]
 ALL = exercises()
@@ -51,6 +53,11 @@ def test_the_blank_says_that_it_is_one(exercise: Exercise, tmp_path: Path) -> No
     file = _written(tmp_path, exercise, text)
     found = examine(exercise.judge, file)
     assert found["state"] == "blank" and MISSING in found["lines"][0]
+    if file.suffix == ".cu":
+        with suppress(Wrong, Skipped):  # it compiles, and then is wrong
+            report = Report()
+            load(exercise.judge, "mkport_learn_judge").check(file, report)
+        assert not any("compile" in line for line in report.lines)
     if file.suffix == ".py":
         load(file, "mkport_learn_skeleton")
         assert examine(exercise.judge, file, look=False)["state"] == "blank"

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 ALL = recipes()
 LINES = 250
 ENTRY = re.compile(r"^- `(engine/[\w/.]+)`: \S", re.MULTILINE)
-PROOF = re.compile(r'^(?:\w+ = )?prove\(\n?\s*f?"(mkport [^"]*)"', re.MULTILINE)
+PROOF = re.compile(r"""(?:prove|served)\(\s*f?["'](mkport [^\n]*)["']""")
 
 
 @pytest.fixture(params=ALL, ids=lambda recipe: recipe.name)
