@@ -20,7 +20,7 @@ def command(
         str | None, typer.Option(help="A model directory; llama.cpp takes part on the demo only.")
     ] = None,
     against: Annotated[
-        list[str] | None, typer.Option(help=f"Other servers: {', '.join(AGAINST)}; none for none.")
+        list[str] | None, typer.Option(help=f"Other servers: {', '.join(AGAINST[:2])}, and if asked for {AGAINST[2]}; none.")
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option(help=f"Some of the parts: {', '.join(EXPERIMENTS)}.")
@@ -41,7 +41,7 @@ def command(
     if out is not None:
         check_folder_of(out)
     parts = only or list(EXPERIMENTS)
-    others = list(AGAINST) if against is None else [name for name in against if name != "none"]
+    others = list(AGAINST[:2]) if against is None else [name for name in against if name != "none"]
     for given, known in ((parts, EXPERIMENTS), (others, AGAINST)):
         if strange := set(given) - set(known):
             raise UserError(
