@@ -20,7 +20,8 @@ def command(
         str | None, typer.Option(help="A model directory; llama.cpp takes part on the demo only.")
     ] = None,
     against: Annotated[
-        list[str] | None, typer.Option(help=f"Other servers: {', '.join(AGAINST[:2])}, and if asked for {AGAINST[2]}; none.")
+        list[str] | None,
+        typer.Option(help=f"Other servers: {', '.join(AGAINST)} (only if asked for); or none."),
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option(help=f"Some of the parts: {', '.join(EXPERIMENTS)}.")
