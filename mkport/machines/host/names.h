@@ -1,7 +1,7 @@
 // The names that CUDA gives a kernel, for an ordinary C++ compiler: vector types, arithmetic,
 // collectives of a warp, atomics. It is written in what device.h and original.h both have: mk_lane,
-// mk_meet, mk_may_leave, mk_present, mk_junk, mk_atomic and some more. What a kernel finds out about
-// its indices, its barriers and its shared memory are not here.
+// mk_meet, mk_may_leave, mk_present, mk_junk, mk_atomic and some more. What a kernel finds out
+// about its indices, its barriers and its shared memory are not here.
 #pragma once
 #include <assert.h>
 #include <float.h>
@@ -282,7 +282,10 @@ inline MkVote mk_vote(const char* what, unsigned mask, bool p, int line) {
     for (int i = 0; i < 32; i++)
       if (lanes >> i & 1 && static_cast<MkVote*>(all[i])->p) set |= 1u << i;
     for (int i = 0; i < 32; i++)
-      if (lanes >> i & 1) static_cast<MkVote*>(all[i])->set = set, static_cast<MkVote*>(all[i])->there = lanes;
+      if (lanes >> i & 1) {
+        static_cast<MkVote*>(all[i])->set = set;
+        static_cast<MkVote*>(all[i])->there = lanes;
+      }
   });
   return given;
 }
@@ -394,7 +397,8 @@ MK_ATOMIC(atomicInc, a >= b ? T(0) : T(a + 1), false)
 MK_ATOMIC(atomicDec, a == 0 || a > b ? b : T(a - 1), false)
 #undef MK_ATOMIC
 template <class T>
-MK_PLAIN inline T atomicCAS(T* p, std::common_type_t<T> expected, std::common_type_t<T> x, MK_LINE) {
+MK_PLAIN inline T atomicCAS(T* p, std::common_type_t<T> expected, std::common_type_t<T> x,
+                            MK_LINE) {
   mk_may_leave();
   mk_atomic(p, sizeof(T), false, line);
   const T old = *p;

@@ -277,7 +277,8 @@ inline int main_of(const char* job_file, const char* data_file, const char* out_
   std::ifstream data(data_file, std::ios::binary);
   job.given.assign(std::istreambuf_iterator<char>(data), std::istreambuf_iterator<char>());
   std::ofstream out(out_file, std::ios::binary), findings(findings_file);
-  void* log = mmap(nullptr, mk_watch::kLog, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* log = mmap(nullptr, mk_watch::kLog, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                   -1, 0);
   mk_watch::log_text = static_cast<char*>(log);
   for (run_number = 0; run_number < job.runs; run_number++) {
     junk_state = job.seed * 77 + run_number;

@@ -49,7 +49,8 @@ inline uintptr_t stacks = 0, arena = 0, tls = 0;
 inline size_t stacks_bytes = 0, arena_bytes = 0, tls_bytes = 0;
 inline uint32_t block = 0, launch_first = 1, epoch = 0;
 inline uint32_t last_pc = 0;
-inline uint32_t clocks[32][32][32];  // [warp][lane][lane]: meetings of the latter known to the former
+// [warp][lane][lane]: how many meetings of the latter lane the former knows of.
+inline uint32_t clocks[32][32][32];
 inline std::unordered_map<uintptr_t, std::vector<uint32_t>> released;  // blocks, by atomic
 inline std::unordered_set<uint32_t> acquired;                        // by the running block
 

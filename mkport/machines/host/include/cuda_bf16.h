@@ -1,5 +1,5 @@
-// Bfloat16, as cuda_bf16.h has it, for an ordinary C++ compiler: each operation is done in float32 and
-// rounded to nearest even.
+// Bfloat16, as cuda_bf16.h has it, for an ordinary C++ compiler: each operation is done in float32
+// and rounded to nearest even.
 #pragma once
 
 struct __nv_bfloat16;
@@ -59,36 +59,64 @@ inline float __low2float(__nv_bfloat162 v) { return __bfloat162float(v.x); }
 inline float __high2float(__nv_bfloat162 v) { return __bfloat162float(v.y); }
 inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short x) { return mk_bits<__nv_bfloat16>(x); }
 inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 x) { return x.bits; }
-inline __nv_bfloat16 operator+(__nv_bfloat16 x, __nv_bfloat16 y) { return __float2bfloat16(__bfloat162float(x) + __bfloat162float(y)); }
+inline __nv_bfloat16 operator+(__nv_bfloat16 x, __nv_bfloat16 y) {
+  return __float2bfloat16(__bfloat162float(x) + __bfloat162float(y));
+}
 inline __nv_bfloat16& __nv_bfloat16::operator+=(__nv_bfloat16 y) { return *this = *this + y; }
-inline __nv_bfloat16 operator-(__nv_bfloat16 x, __nv_bfloat16 y) { return __float2bfloat16(__bfloat162float(x) - __bfloat162float(y)); }
+inline __nv_bfloat16 operator-(__nv_bfloat16 x, __nv_bfloat16 y) {
+  return __float2bfloat16(__bfloat162float(x) - __bfloat162float(y));
+}
 inline __nv_bfloat16& __nv_bfloat16::operator-=(__nv_bfloat16 y) { return *this = *this - y; }
-inline __nv_bfloat16 operator*(__nv_bfloat16 x, __nv_bfloat16 y) { return __float2bfloat16(__bfloat162float(x) * __bfloat162float(y)); }
+inline __nv_bfloat16 operator*(__nv_bfloat16 x, __nv_bfloat16 y) {
+  return __float2bfloat16(__bfloat162float(x) * __bfloat162float(y));
+}
 inline __nv_bfloat16& __nv_bfloat16::operator*=(__nv_bfloat16 y) { return *this = *this * y; }
-inline __nv_bfloat16 operator/(__nv_bfloat16 x, __nv_bfloat16 y) { return __float2bfloat16(__bfloat162float(x) / __bfloat162float(y)); }
+inline __nv_bfloat16 operator/(__nv_bfloat16 x, __nv_bfloat16 y) {
+  return __float2bfloat16(__bfloat162float(x) / __bfloat162float(y));
+}
 inline __nv_bfloat16& __nv_bfloat16::operator/=(__nv_bfloat16 y) { return *this = *this / y; }
 inline __nv_bfloat16 operator-(__nv_bfloat16 x) {
   x.bits ^= 0x8000;
   return x;
 }
-inline bool operator==(__nv_bfloat16 x, __nv_bfloat16 y) { return __bfloat162float(x) == __bfloat162float(y); }
-inline bool operator!=(__nv_bfloat16 x, __nv_bfloat16 y) { return __bfloat162float(x) != __bfloat162float(y); }
-inline bool operator<(__nv_bfloat16 x, __nv_bfloat16 y) { return __bfloat162float(x) < __bfloat162float(y); }
-inline bool operator<=(__nv_bfloat16 x, __nv_bfloat16 y) { return __bfloat162float(x) <= __bfloat162float(y); }
-inline bool operator>(__nv_bfloat16 x, __nv_bfloat16 y) { return __bfloat162float(x) > __bfloat162float(y); }
-inline bool operator>=(__nv_bfloat16 x, __nv_bfloat16 y) { return __bfloat162float(x) >= __bfloat162float(y); }
+inline bool operator==(__nv_bfloat16 x, __nv_bfloat16 y) {
+  return __bfloat162float(x) == __bfloat162float(y);
+}
+inline bool operator!=(__nv_bfloat16 x, __nv_bfloat16 y) {
+  return __bfloat162float(x) != __bfloat162float(y);
+}
+inline bool operator<(__nv_bfloat16 x, __nv_bfloat16 y) {
+  return __bfloat162float(x) < __bfloat162float(y);
+}
+inline bool operator<=(__nv_bfloat16 x, __nv_bfloat16 y) {
+  return __bfloat162float(x) <= __bfloat162float(y);
+}
+inline bool operator>(__nv_bfloat16 x, __nv_bfloat16 y) {
+  return __bfloat162float(x) > __bfloat162float(y);
+}
+inline bool operator>=(__nv_bfloat16 x, __nv_bfloat16 y) {
+  return __bfloat162float(x) >= __bfloat162float(y);
+}
 inline __nv_bfloat16 __hadd(__nv_bfloat16 x, __nv_bfloat16 y) { return x + y; }
 inline __nv_bfloat162 __hadd2(__nv_bfloat162 x, __nv_bfloat162 y) { return {x.x + y.x, x.y + y.y}; }
-inline __nv_bfloat162 operator+(__nv_bfloat162 x, __nv_bfloat162 y) { return {x.x + y.x, x.y + y.y}; }
+inline __nv_bfloat162 operator+(__nv_bfloat162 x, __nv_bfloat162 y) {
+  return {x.x + y.x, x.y + y.y};
+}
 inline __nv_bfloat16 __hsub(__nv_bfloat16 x, __nv_bfloat16 y) { return x - y; }
 inline __nv_bfloat162 __hsub2(__nv_bfloat162 x, __nv_bfloat162 y) { return {x.x - y.x, x.y - y.y}; }
-inline __nv_bfloat162 operator-(__nv_bfloat162 x, __nv_bfloat162 y) { return {x.x - y.x, x.y - y.y}; }
+inline __nv_bfloat162 operator-(__nv_bfloat162 x, __nv_bfloat162 y) {
+  return {x.x - y.x, x.y - y.y};
+}
 inline __nv_bfloat16 __hmul(__nv_bfloat16 x, __nv_bfloat16 y) { return x * y; }
 inline __nv_bfloat162 __hmul2(__nv_bfloat162 x, __nv_bfloat162 y) { return {x.x * y.x, x.y * y.y}; }
-inline __nv_bfloat162 operator*(__nv_bfloat162 x, __nv_bfloat162 y) { return {x.x * y.x, x.y * y.y}; }
+inline __nv_bfloat162 operator*(__nv_bfloat162 x, __nv_bfloat162 y) {
+  return {x.x * y.x, x.y * y.y};
+}
 inline __nv_bfloat16 __hdiv(__nv_bfloat16 x, __nv_bfloat16 y) { return x / y; }
 inline __nv_bfloat162 __h2div(__nv_bfloat162 x, __nv_bfloat162 y) { return {x.x / y.x, x.y / y.y}; }
-inline __nv_bfloat162 operator/(__nv_bfloat162 x, __nv_bfloat162 y) { return {x.x / y.x, x.y / y.y}; }
+inline __nv_bfloat162 operator/(__nv_bfloat162 x, __nv_bfloat162 y) {
+  return {x.x / y.x, x.y / y.y};
+}
 inline __nv_bfloat16 __hneg(__nv_bfloat16 x) { return -x; }
 inline __nv_bfloat16 __habs(__nv_bfloat16 x) {
   x.bits &= 0x7fff;
@@ -96,15 +124,24 @@ inline __nv_bfloat16 __habs(__nv_bfloat16 x) {
 }
 // The product of two bfloat16 numbers is exact in float64, and the sum nearly so.
 inline __nv_bfloat16 __hfma(__nv_bfloat16 x, __nv_bfloat16 y, __nv_bfloat16 z) {
-  return __float2bfloat16(float(double(__bfloat162float(x)) * __bfloat162float(y) + __bfloat162float(z)));
+  return __float2bfloat16(
+      float(double(__bfloat162float(x)) * __bfloat162float(y) + __bfloat162float(z)));
 }
 inline __nv_bfloat162 __hfma2(__nv_bfloat162 x, __nv_bfloat162 y, __nv_bfloat162 z) {
   return {__hfma(x.x, y.x, z.x), __hfma(x.y, y.y, z.y)};
 }
-inline __nv_bfloat16 __hmax(__nv_bfloat16 x, __nv_bfloat16 y) { return __float2bfloat16(fmaxf(__bfloat162float(x), __bfloat162float(y))); }
-inline __nv_bfloat162 __hmax2(__nv_bfloat162 x, __nv_bfloat162 y) { return {__hmax(x.x, y.x), __hmax(x.y, y.y)}; }
-inline __nv_bfloat16 __hmin(__nv_bfloat16 x, __nv_bfloat16 y) { return __float2bfloat16(fminf(__bfloat162float(x), __bfloat162float(y))); }
-inline __nv_bfloat162 __hmin2(__nv_bfloat162 x, __nv_bfloat162 y) { return {__hmin(x.x, y.x), __hmin(x.y, y.y)}; }
+inline __nv_bfloat16 __hmax(__nv_bfloat16 x, __nv_bfloat16 y) {
+  return __float2bfloat16(fmaxf(__bfloat162float(x), __bfloat162float(y)));
+}
+inline __nv_bfloat162 __hmax2(__nv_bfloat162 x, __nv_bfloat162 y) {
+  return {__hmax(x.x, y.x), __hmax(x.y, y.y)};
+}
+inline __nv_bfloat16 __hmin(__nv_bfloat16 x, __nv_bfloat16 y) {
+  return __float2bfloat16(fminf(__bfloat162float(x), __bfloat162float(y)));
+}
+inline __nv_bfloat162 __hmin2(__nv_bfloat162 x, __nv_bfloat162 y) {
+  return {__hmin(x.x, y.x), __hmin(x.y, y.y)};
+}
 inline bool __heq(__nv_bfloat16 x, __nv_bfloat16 y) { return x == y; }
 inline bool __hne(__nv_bfloat16 x, __nv_bfloat16 y) { return x != y; }
 inline bool __hlt(__nv_bfloat16 x, __nv_bfloat16 y) { return x < y; }
@@ -117,10 +154,14 @@ inline __nv_bfloat16 hexp2(__nv_bfloat16 x) { return __float2bfloat16(exp2f(__bf
 inline __nv_bfloat16 hlog(__nv_bfloat16 x) { return __float2bfloat16(logf(__bfloat162float(x))); }
 inline __nv_bfloat16 hlog2(__nv_bfloat16 x) { return __float2bfloat16(log2f(__bfloat162float(x))); }
 inline __nv_bfloat16 hsqrt(__nv_bfloat16 x) { return __float2bfloat16(sqrtf(__bfloat162float(x))); }
-inline __nv_bfloat16 hrsqrt(__nv_bfloat16 x) { return __float2bfloat16(rsqrtf(__bfloat162float(x))); }
+inline __nv_bfloat16 hrsqrt(__nv_bfloat16 x) {
+  return __float2bfloat16(rsqrtf(__bfloat162float(x)));
+}
 inline __nv_bfloat16 hsin(__nv_bfloat16 x) { return __float2bfloat16(sinf(__bfloat162float(x))); }
 inline __nv_bfloat16 hcos(__nv_bfloat16 x) { return __float2bfloat16(cosf(__bfloat162float(x))); }
-inline __nv_bfloat16 hfloor(__nv_bfloat16 x) { return __float2bfloat16(floorf(__bfloat162float(x))); }
+inline __nv_bfloat16 hfloor(__nv_bfloat16 x) {
+  return __float2bfloat16(floorf(__bfloat162float(x)));
+}
 inline __nv_bfloat16 hceil(__nv_bfloat16 x) { return __float2bfloat16(ceilf(__bfloat162float(x))); }
 inline __nv_bfloat16 hrint(__nv_bfloat16 x) { return __float2bfloat16(rintf(__bfloat162float(x))); }
 inline __nv_bfloat16 hrcp(__nv_bfloat16 x) { return __float2bfloat16(1.0f / __bfloat162float(x)); }

@@ -1,5 +1,5 @@
-// Half precision, as cuda_fp16.h has it, for an ordinary C++ compiler: each operation is done in float32 and
-// rounded to nearest even.
+// Half precision, as cuda_fp16.h has it, for an ordinary C++ compiler: each operation is done in
+// float32 and rounded to nearest even.
 #pragma once
 
 struct __half;
@@ -79,13 +79,21 @@ inline float __low2float(__half2 v) { return __half2float(v.x); }
 inline float __high2float(__half2 v) { return __half2float(v.y); }
 inline __half __ushort_as_half(unsigned short x) { return mk_bits<__half>(x); }
 inline unsigned short __half_as_ushort(__half x) { return x.bits; }
-inline __half operator+(__half x, __half y) { return __float2half(__half2float(x) + __half2float(y)); }
+inline __half operator+(__half x, __half y) {
+  return __float2half(__half2float(x) + __half2float(y));
+}
 inline __half& __half::operator+=(__half y) { return *this = *this + y; }
-inline __half operator-(__half x, __half y) { return __float2half(__half2float(x) - __half2float(y)); }
+inline __half operator-(__half x, __half y) {
+  return __float2half(__half2float(x) - __half2float(y));
+}
 inline __half& __half::operator-=(__half y) { return *this = *this - y; }
-inline __half operator*(__half x, __half y) { return __float2half(__half2float(x) * __half2float(y)); }
+inline __half operator*(__half x, __half y) {
+  return __float2half(__half2float(x) * __half2float(y));
+}
 inline __half& __half::operator*=(__half y) { return *this = *this * y; }
-inline __half operator/(__half x, __half y) { return __float2half(__half2float(x) / __half2float(y)); }
+inline __half operator/(__half x, __half y) {
+  return __float2half(__half2float(x) / __half2float(y));
+}
 inline __half& __half::operator/=(__half y) { return *this = *this / y; }
 inline __half operator-(__half x) {
   x.bits ^= 0x8000;
@@ -121,9 +129,13 @@ inline __half __hfma(__half x, __half y, __half z) {
 inline __half2 __hfma2(__half2 x, __half2 y, __half2 z) {
   return {__hfma(x.x, y.x, z.x), __hfma(x.y, y.y, z.y)};
 }
-inline __half __hmax(__half x, __half y) { return __float2half(fmaxf(__half2float(x), __half2float(y))); }
+inline __half __hmax(__half x, __half y) {
+  return __float2half(fmaxf(__half2float(x), __half2float(y)));
+}
 inline __half2 __hmax2(__half2 x, __half2 y) { return {__hmax(x.x, y.x), __hmax(x.y, y.y)}; }
-inline __half __hmin(__half x, __half y) { return __float2half(fminf(__half2float(x), __half2float(y))); }
+inline __half __hmin(__half x, __half y) {
+  return __float2half(fminf(__half2float(x), __half2float(y)));
+}
 inline __half2 __hmin2(__half2 x, __half2 y) { return {__hmin(x.x, y.x), __hmin(x.y, y.y)}; }
 inline bool __heq(__half x, __half y) { return x == y; }
 inline bool __hne(__half x, __half y) { return x != y; }
