@@ -93,9 +93,16 @@ RULES = (
     ),
     Rule(
         "MK155",
-        r"__nanosleep|setmaxnreg\w*|__setmaxnreg\w*|__named_barrier\w*|bar_sync|bar_arrive",
+        r"__nanosleep|(?:__)?setmaxnreg\w*|__named_barrier\w*|bar_sync|bar_arrive|__barrier_\w+|"
+        r"__nvvm_\w+|__nv_ptx_\w+",
         "Named barriers and register budgets belong to the megakernel's roles.",
         "Use __syncthreads().",
+    ),
+    Rule(
+        "MK302", r"volatile",
+        "It orders nothing between blocks, and among lanes nothing that __syncwarp() does not.",
+        "Use barriers, __syncwarp() or atomics for what threads tell each other.", "warning",
+        "`{text}` stands here: threads may be telling each other something through memory.",
     ),
     Rule(
         "MK303", r"printf",
@@ -153,6 +160,9 @@ ASM_RULES = (
 )  # fmt: skip
 
 
+CALLS = ("MK158", "MK159", "MK303", "MK306")  # rules for names that mean it only when called
+
+
 def effects(unit: Unit, kernel: Kernel, items: Sequence[Item]) -> list[Finding]:
     """Everything a kernel reaches that a task may not do, or must be warned of."""
     found: list[Finding] = []
@@ -181,8 +191,9 @@ def _names(unit: Unit, item: Item) -> Iterator[Finding]:
         for rule in RULES:
             if not re.fullmatch(rule.names, token.text):
                 continue
-            if before in (".", "->") or (rule.code in ("MK158", "MK159", "MK303", "MK306")
-                                         and not _is_use(token.text, after)):  # fmt: skip
+            if before in (".", "->", "asm", "__asm__", "__asm"):
+                continue
+            if rule.code in CALLS and not _is_use(token.text, after):
                 continue
             if rule.code == "MK105" and after != "::" and not token.text.startswith(
                 ("curand", "__pipeline", "cudnn", "cublas", "memcpy_async")
@@ -284,7 +295,7 @@ def _atomics(unit: Unit, item: Item) -> Iterator[Finding]:
             continue
         used = call.parent is not None and call.parent.type != "expression_statement"
         line, column = unit.tree.line(call), unit.tree.column(call)
-        if used and name != "atomicCAS" and not _in_retry_loop(call):
+        if used and name != "atomicCAS":
             yield Finding(
                 "MK152", line, column,
                 f"`{name}({' '.join(target.split())}, ...)` is used for what it returns.",
@@ -312,10 +323,6 @@ def _atomics(unit: Unit, item: Item) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _in_retry_loop(call: "Node") -> bool:
-    return False
-
-
 def _launches(unit: Unit, item: Item) -> Iterator[Finding]:
     for node in find(item.outer, "kernel_call_syntax"):
         call = node.parent
@@ -329,7 +336,15 @@ def _launches(unit: Unit, item: Item) -> Iterator[Finding]:
 
 
 def _variables(unit: Unit, item: Item) -> Iterator[Finding]:
-    """Device and constant variables of the file."""
+    """Device and constant variables of the file, and what functions keep from call to call."""
+    if item.kind == "function":
+        for node in find(item.node, "declaration"):
+            text = " ".join(unit.tree.of(node).split())
+            kept = re.match(r"static\b", text) and not re.search(
+                r"__shared__|\bconst(expr)?\b", text.split("=")[0]
+            )
+            if kept:
+                yield _mutable(unit, node, text, "is kept from call to call, for all threads")
     if item.kind != "variable":
         return
     text = " ".join(unit.text_of(item).split())
@@ -339,17 +354,17 @@ def _variables(unit: Unit, item: Item) -> Iterator[Finding]:
         return
     constant = bool(re.search(r"\bconst(expr)?\b", head))
     if ("__device__" in words or "__managed__" in words) and not constant:
-        yield _mutable(unit, item, text, "is a variable that every launch and task shares")
+        yield _mutable(unit, item.node, text, "is a variable that every launch and task shares")
     if "__constant__" in words:
         copied = any(re.search(rf"cudaMemcpyToSymbol\w*\s*\(\s*&?{name}\b", unit.text)
                      for name in item.names)  # fmt: skip
         if "=" not in text and "{" not in text or copied:
-            yield _mutable(unit, item, text, "is filled by the host")
+            yield _mutable(unit, item.node, text, "is filled by the host")
 
 
-def _mutable(unit: Unit, item: Item, text: str, what: str) -> Finding:
+def _mutable(unit: Unit, node: "Node", text: str, what: str) -> Finding:
     return Finding(
-        "MK141", unit.tree.line(item.node), unit.tree.column(item.node),
+        "MK141", unit.tree.line(node), unit.tree.column(node),
         f"`{text[:60]}` {what}.",
         "A megakernel is another module: the variable would be another one, and hold nothing.",
         "Pass a pointer to it as a parameter; declare a table that never changes const, with its "

@@ -55,7 +55,6 @@ TITLES = {
     "MK304": "control flow that depends on memory",
     "MK305": "clocks and active masks",
     "MK306": "assertions",
-    "MK307": "order of integer atomics",
 }
 
 

@@ -309,6 +309,15 @@ def _param(unit: Unit, types: Types, node, place: int) -> Param | None:  # type:
         return Param(name, plain, "int", line=line)
     if plain == "float":
         return Param(name, plain, "float", line=line)
+    if plain in ("cudaTextureObject_t", "cudaSurfaceObject_t"):
+        raise RefusedPort(
+            Finding(
+                "MK141", line, tree.column(node),
+                f"The parameter `{' '.join(tree.of(node).split())}` is a texture or surface.",
+                "It is read past the cache that other workers' writes go through: stale data.",
+                "Read through a plain pointer.",
+            )
+        )  # fmt: skip
     what = "double" if plain == "double" else "value of a type that is no plain number"
     raise RefusedPort(_unfit(unit, node, tree.of(node), what))
 

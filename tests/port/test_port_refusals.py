@@ -3,6 +3,7 @@
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -142,3 +143,67 @@ def test_wrong_use_names_the_kernels(tmp_path: Path) -> None:
     path.write_text("int main() {}\n")
     with pytest.raises(UserError, match="has no kernel"):
         port_file(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("__global__ void k(float* x) { static int n; x[0] = n++; }", "MK141"),
+        ("__global__ void k(cudaTextureObject_t t, float* x) { x[0] = 1; }", "MK141"),
+        ("__constant__ float c[4];\n__global__ void k(float* x) { x[0] = c[1]; }", "MK141"),
+        ("__global__ void k(float* x) { __barrier_sync(0); x[0] = 1; }", "MK155"),
+        ('__global__ void k(float* x) { asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); }',
+         "MK155"),
+        ('__global__ void k(float* x) { asm volatile("barrier.cluster.arrive;"); }', "MK155"),
+        ('__global__ void k(float* x) { asm volatile("exit;"); }', "MK159"),
+        ("__global__ void k(int* f, float* x) { while (atomicAdd(f, 0) == 0); *x = 1; }", "MK151"),
+        ("__global__ void k(int* f) { while (atomicCAS(f, 0, 1) != 0) {} atomicExch(f, 0); }",
+         "MK151"),
+        ("__global__ void k(int* n, float* x) { __shared__ bool last; if (threadIdx.x == 0) "
+         "last = atomicInc((unsigned*)n, gridDim.x) == gridDim.x - 1; __syncthreads(); "
+         "if (last) x[0] = 1; }", "MK152"),
+        ("__global__ void k(float* x) { float* p = (float*)malloc(4); x[0] = *p; }", "MK158"),
+        ("__global__ void k(float* x) { if (x[0] > 1) __trap(); }", "MK159"),
+        ("__global__ void k(double d, float* x) { x[0] = d; }", "MK103"),
+        ("template <class T> __global__ void k(T* x);\n"
+         "template <> __global__ void k<float>(float* x) { x[0] = 1; }", "MK102"),
+        ("__global__ void k(float* x) { x[0] = 1; }\n__global__ void k(int* x) { x[0] = 1; }",
+         "MK101"),
+    ],
+)  # fmt: skip
+def test_other_ways_to_the_same_refusals(tmp_path: Path, text: str, code: str) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(text + "\n")
+    report = port_file(path, "k", block=(256, 1, 1), run=False, compile=False)
+    assert code in {finding.code for finding in report.refusals}
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("__global__ void k(float* x) { atomicAdd(x, 1.0f); }", "MK301"),
+        ("__global__ void k(volatile float* x) { x[threadIdx.x] = 1; }", "MK302"),
+        ('__global__ void k(float* x) { printf("%f", x[0]); }', "MK303"),
+        ("__global__ void k(int* x) { if (*x) __syncthreads(); x[threadIdx.x + 1] = 1; }", "MK304"),
+        ("__global__ void k(long long* x) { x[0] = clock64(); }", "MK305"),
+        ("__global__ void k(float* x) { assert(x); x[0] = 1; }", "MK306"),
+    ],
+)  # fmt: skip
+def test_what_is_only_warned_of(tmp_path: Path, text: str, code: str) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(text + "\n")
+    report = port_file(path, "k", block=(256, 1, 1), run=False, compile=False)
+    assert report.verdict == "ported" and [f.code for f in report.findings] == [code]
+
+
+def test_a_specialisation_is_ported_where_the_instance_is_its(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(
+        "template <class T> __global__ void k(T* x) { x[0] = 1; }\n"
+        "template <> __global__ void k<int>(int* x) { x[0] = 2; }\n"
+    )
+    quiet: dict[str, Any] = {"block": (32, 1, 1), "run": False, "compile": False}
+    one = port_file(path, instantiate="k<float>", **quiet).files["task.cuh"]
+    two = port_file(path, instantiate="k<int>", **quiet).files["task.cuh"]
+    assert "x[0] = 1" in one and "x[0] = 2" not in one and "k<float>(" in one
+    assert "x[0] = 2" in two and "x[0] = 1" not in two and "template" not in two
