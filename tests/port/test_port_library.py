@@ -11,6 +11,7 @@ import pytest
 from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.declare import Op
 from mkport.library import all_ops
+from mkport.machines.cuda.nvrtc import find, nvrtc
 from mkport.machines.host.build import compiler
 from mkport.port import check
 from mkport.port.fill.op import OP as FILL
@@ -120,3 +121,8 @@ def test_a_standalone_kernel_keeps_its_bits(
 def test_every_file_is_there() -> None:
     files = {op.folder for op in all_ops().values() if (op.folder / "standalone.cu").is_file()}
     assert {called.file.parent for called in LAUNCHES} == files
+
+
+@pytest.mark.skipif(find() is None, reason="NVRTC is not installed")
+def test_all_ports_compile_for_a_gpu_together(program: CudaProgram) -> None:
+    assert nvrtc().compile(program.source, "sm_90a").registers["megakernel"] <= 168
