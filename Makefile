@@ -11,7 +11,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 INPUTS := pyproject.toml constraints.txt
 export PROMPT
 
-.PHONY: help run serve test test-all lint types format bench check clean
+.PHONY: help run serve test test-all lint types format bench check docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,8 +49,12 @@ bench: $(VENV)/.bench ## measure against transformers and llama.cpp (builds llam
 check: $(VENV)/.base ## hold every kernel to its oracle
 	$(BIN)/mkport check
 
+docs: $(VENV)/.dev ## build the site into site/; recipes that have changed are run
+	$(BIN)/python docs/generate/learn.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 clean: ## remove what the targets made
-	rm -rf $(VENV) build dist out *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist out site docs/learn *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/.python: $(INPUTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mkport needs Python 3.11 or newer, this is %d.%d: name a newer one, as in: make PYTHON=python3.12" % sys.version_info[:2])'
@@ -68,7 +72,7 @@ $(VENV)/.serve: $(VENV)/.python
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base $(VENV)/.serve
-	$(PIP) -e '.[dev]'
+	$(PIP) -e '.[dev,docs]'
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev

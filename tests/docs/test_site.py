@@ -1,0 +1,167 @@
+"""The site: it builds with every warning an error, its links lead somewhere, its pages are small.
+
+Recipes are not run here but in `tests/learn`; their pages are built without what they print.
+"""
+
+import html
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from docs.generate import learn
+from mkport.learn import lesson
+from mkport.learn.catalogue import recipes
+
+ROOT = Path(__file__).parents[2]
+LARGEST = 100_000  # bytes of a page
+PACKAGES = ("declare", "plan", "verify", "compose", "trace", "testing")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site, of a copy of the pages."""
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    pages = folder / "docs"
+    shutil.copytree(
+        ROOT / "docs", pages, ignore=shutil.ignore_patterns("learn", "generate", "__pycache__")
+    )
+    (pages / "learn").mkdir()
+    for recipe in recipes():
+        learn.render(recipe, pages / "learn", run=False)
+    (pages / "learn/index.md").write_text(learn.index())
+    (folder / "mkdocs.yml").write_text(
+        f"INHERIT: {ROOT}/mkdocs.yml\ndocs_dir: {pages}\nsite_dir: {folder}/site\n"
+        "plugins:\n  mkdocstrings:\n    handlers:\n      python:\n"
+        f"        paths: [{ROOT}]\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--quiet", "-f", str(folder / "mkdocs.yml")],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "site"
+
+
+class _Page(HTMLParser):
+    """What a page refers to, and the places in it that may be referred to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if value and name in ("href", "src"):
+                self.links.append(value)
+            elif value and name in ("id", "name"):
+                self.ids.add(value)
+
+
+def _pages(site: Path) -> Iterator[tuple[Path, _Page]]:
+    for path in sorted(site.rglob("*.html")):
+        if path.name != "404.html":  # its links begin at the address it will have
+            yield path, _Page(path.read_text())
+
+
+def test_links_lead_somewhere(site: Path) -> None:
+    pages = dict(_pages(site))
+    assert len(pages) > 90
+    broken = []
+    for path, page in pages.items():
+        for link in page.links:
+            to = urlsplit(link)
+            if to.scheme or to.netloc:
+                continue
+            target = (path.parent / unquote(to.path)).resolve() if to.path else path
+            if not target.is_file():
+                broken.append(f"{path.relative_to(site)}: {link}")
+            elif to.fragment and target in pages and unquote(to.fragment) not in pages[target].ids:
+                broken.append(f"{path.relative_to(site)}: no such place: {link}")
+    assert not broken, "\n".join(broken)
+
+
+def test_pages_are_small_and_ask_nothing_of_others(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        assert path.stat().st_size < LARGEST, path.relative_to(site)
+        text = path.read_text()
+        loaded = re.findall(
+            r'<(?:script|img|link rel="stylesheet")[^>]*(?:src|href)="(https?:[^"]*)', text
+        )
+        assert not loaded, f"{path.relative_to(site)} loads {loaded}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_reference_has_every_public_function_and_class(site: Path, package: str) -> None:
+    module = importlib.import_module(f"mkport.{package}")
+    ids = _Page((site / f"reference/api/{package}.html").read_text()).ids
+    last = {place.rsplit(".", 1)[-1] for place in ids if place.startswith(f"mkport.{package}.")}
+    public = {name for name in module.__all__ if callable(getattr(module, name))}
+    aliases = {"Form"}  # of a type, which has no text of its own
+    assert public - last - aliases == set()
+
+
+def test_every_recipe_has_its_page_with_its_code(site: Path) -> None:
+    titles = {recipe.name: recipe.title for recipe in recipes()}
+    assert titles
+    for name, title in titles.items():
+        text = (site / f"learn/{name}.html").read_text()
+        headings = re.findall(r"<h1[^>]*>(.*?)<a", text, re.DOTALL)
+        assert [re.sub("<.*?>", "", h) for h in headings] == [html.escape(title, quote=False)]
+        cells = learn.cells((ROOT / "recipes" / name / "recipe.py").read_text())
+        assert text.count('<div class="highlight"><pre>') >= sum(not prose for prose, _, _ in cells)
+
+
+def test_cells_are_cut_where_they_begin() -> None:
+    text = '# %% [markdown]\n"""\n# Title\n"""\n\n# %%\nx = 1\nx\n'
+    (prose, title, _), (code, body, line) = learn.cells(text)
+    assert (prose, title, code, body) == (True, "# Title", False, "x = 1\nx")
+    assert text.splitlines()[line] == "x = 1"
+
+
+SCRIPT = '''# %% [markdown]
+"""
+# A page
+"""
+
+# %%
+from mkport.learn.lesson import show
+from docs.generate.home import made_up
+_, trace = made_up()
+show(trace, "made_up")
+
+# %%
+print("first")
+1 + 1
+'''
+
+
+def test_a_cell_shows_what_it_prints_draws_and_ends_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "recipe.py"
+    script.write_text(SCRIPT)
+    monkeypatch.setattr(lesson, "OUT", lesson.OUT)  # set back at the end
+    found = [learn.run_cells(script, tmp_path / name) for name in ("one", "two")]
+    assert found[0][1] == "first\n2\n"
+    assert learn._shown(found[0][0], "A page") == ["![A timeline: A page](pictures/made_up.svg)"]
+    one, two = (tmp_path / name / "made_up.svg" for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_a_recipe_that_fails_has_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "recipe.py"
+    script.write_text(SCRIPT + "assert False\n")
+    monkeypatch.setattr(lesson, "OUT", lesson.OUT)
+    with pytest.raises(AssertionError):
+        learn.run_cells(script, tmp_path)
