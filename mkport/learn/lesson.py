@@ -21,6 +21,7 @@ from mkport.trace import Trace, draw
 from mkport.trace.sketch import sketch
 
 OUT = Path("out/recipes")
+MANY = 200  # tasks that are drawn one by one: a page of the course stays below 100 KB
 START_S = 120.0  # for a server to come up, with a first compilation
 
 
@@ -34,15 +35,19 @@ class Picture:
         return self.svg
 
 
-def show(trace: Trace, name: str, title: str | None = None) -> Picture | None:
-    """Draws a trace. In a script it is written to out/recipes/`name`.svg; without matplotlib it is
-    printed in characters. The caption, which says whether it was measured or simulated, is the
-    trace's own."""
+def show(
+    trace: Trace, name: str, title: str | None = None, last_ns: int | None = None
+) -> Picture | None:
+    """Draws a trace, up to `last_ns` after its beginning if that is given.
+
+    In a script the picture is written to out/recipes/`name`.svg; without matplotlib it is printed
+    in characters. The caption, which says whether it was measured or simulated, is the trace's own.
+    """
     if importlib.util.find_spec("matplotlib") is None:
         print(sketch(trace))
         return None
     file = make_folder(OUT) / f"{name}.svg"
-    draw(trace, file, title=title)
+    draw(trace, file, title=title, last_ns=last_ns, many=MANY)
     if "ipykernel" in sys.modules:
         return Picture(file.read_text(encoding="utf-8"))
     print(f"picture: {file}")

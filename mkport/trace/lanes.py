@@ -26,15 +26,18 @@ EDGED_IN = 0.04  # a task wider than this gets a white edge, which would hide a 
 EDGE_PT = 0.5
 
 
-def draw_lanes(axes: Axes, window: Window, lane_in: float, wide_in: float, columns: int) -> None:
+def draw_lanes(
+    axes: Axes, window: Window, lane_in: float, wide_in: float, columns: int, many: int = MANY_TASKS
+) -> None:
     """Fill axes `wide_in` inches wide with lanes `lane_in` inches high, worker 0 at the top.
 
-    `columns` is how many pixels the axes are wide; the image has as many, so none is resampled.
+    `columns` is how many pixels the axes are wide; the image that takes the place of more than
+    `many` tasks has as many, so none is resampled.
     """
     gap = GAP_PARTS / LANE_PARTS if lane_in > GAP_IN else 0.0
     axes.set_xlim(window.first, window.last)
     axes.set_ylim(window.workers - 0.5, -0.5)
-    if window.tasks > MANY_TASKS:
+    if window.tasks > many:
         _draw_image(axes, window, gap > 0, columns)
     else:
         _draw_boxes(axes, window, 0.5 - gap, EDGED_IN / wide_in * (window.last - window.first))

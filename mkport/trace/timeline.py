@@ -41,6 +41,7 @@ def draw(
     title: str | None = None,
     first_ns: int | None = None,
     last_ns: int | None = None,
+    many: int | None = None,
 ) -> None:
     """Write a picture of the trace, PNG or SVG by the path's suffix, whole or not at all.
 
@@ -53,6 +54,8 @@ def draw(
         title: the line at the top, "" for none; by default tasks, workers and microseconds.
         first_ns: where the picture begins, in ns after the first task was picked up.
         last_ns: where it ends; by default where the last task was signalled.
+        many: the most tasks that are drawn one by one; of more the picture shows the mean colour
+            of each stretch, which keeps the file small. By default what can still be told apart.
 
     Raises:
         UserError: another suffix, an empty window, a width outside 200..20,000, a file that
@@ -62,7 +65,7 @@ def draw(
     kind = path.suffix.lower().removeprefix(".")
     if kind not in ("png", "svg"):
         raise UserError(f"Cannot draw {path}: the name must end in .png or .svg.")
-    picture = figure(trace, width, title, first_ns, last_ns)
+    picture = figure(trace, width, title, first_ns, last_ns, many)
     stamps = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     with _settings():
         replace_file(
@@ -77,6 +80,7 @@ def figure(
     title: str | None = None,
     first_ns: int | None = None,
     last_ns: int | None = None,
+    many: int | None = None,
 ) -> Figure:
     """The picture that `draw` writes, as a matplotlib figure; arguments and errors as there."""
     if not 200 <= width <= 20_000:
@@ -85,7 +89,7 @@ def figure(
     with _settings():
         from matplotlib.figure import Figure
 
-        from mkport.trace.lanes import draw_lanes
+        from mkport.trace.lanes import MANY_TASKS, draw_lanes
 
         legend = _legend_lines(window)
         caption = textwrap.wrap(trace.caption, CAPTION_CHARS)
@@ -101,7 +105,8 @@ def figure(
             (LEFT_IN / PAGE_IN, below_in / page_in, wide_in / PAGE_IN, lanes_in / page_in)
         )
         lane_in = lanes_in / trace.workers
-        draw_lanes(axes, window, lane_in, wide_in, round(wide_in * width / PAGE_IN))
+        columns = round(wide_in * width / PAGE_IN)
+        draw_lanes(axes, window, lane_in, wide_in, columns, MANY_TASKS if many is None else many)
         if heading:
             _write(picture, MARGIN_IN, MARGIN_IN + 0.1, heading, fontsize=10.5, fontweight="bold")
         for line, entries in enumerate(legend):

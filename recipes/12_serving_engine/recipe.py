@@ -127,7 +127,7 @@ assert isinstance(scheduler.holdings, Holdings)
 ## The loop
 
 `Core` is one round: plan, run, commit, sample, and tell the clients. A `Runner` is all that it
-knows of a machine. `Engine` owns the thread in which rounds happen, and an inbox through which
+knows of a machine. The rounds happen in a thread of the `Engine`, with an inbox through which
 everybody else reaches it; events travel back through an `EventStream`, which a thread or an event
 loop can wait for. How large the pools are follows from the memory there is.
 """
@@ -198,7 +198,8 @@ show(trace, "12_serving_engine")
 - `engine/core.py`: one round of the loop.
 - `engine/stream.py`: events from the engine's thread to whoever waits.
 - `engine/capacity.py`: how much fits into the memory there is.
-- `engine/engine.py`: the thread, the inbox, and the library's front door.
+- `engine/loop.py`: the thread in which rounds happen, and its inbox.
+- `engine/engine.py`: the library's front door.
 """
 
 # %%

@@ -14,6 +14,7 @@ cost anything.
 """
 
 # %%
+import importlib.util
 import json
 from urllib.request import Request, urlopen
 
@@ -189,6 +190,10 @@ print("goes to", affinity.choose(longer, loads), "with", affinity.shared("two", 
 assert affinity.choose(longer, loads) == "two"
 assert affinity.choose(longer, {"one": 0, "two": 50}) == "one", "unless it is far too busy"
 assert all(callable(part) for part in (create_app, Router, serve_replicas, merge_stats))
+if importlib.util.find_spec("ray"):  # pip install 'mkport[ray]'
+    from mkport.engine.ray_app import PrefixRouter
+
+    print("Ray Serve asks", PrefixRouter.__name__, "which replica to take")
 
 # %% [markdown]
 """
@@ -200,5 +205,7 @@ assert all(callable(part) for part in (create_app, Router, serve_replicas, merge
 - `engine/affinity.py`: which replica has seen a beginning.
 - `engine/router.py`: passes requests on to replicas.
 - `engine/replicas.py`: starts processes and watches over them.
+- `engine/child.py`: what such a process does first: take its cores, and end with its parent.
+- `engine/ray_app.py`: the same under Ray Serve, over several machines.
 - `engine/merge.py`: the counters of several replicas as one.
 """

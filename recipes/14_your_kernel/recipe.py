@@ -166,6 +166,9 @@ assert refused.verdict == "refused" and refused.refusals
 
 # %% [markdown]
 """
+Each finding has a code, and the documentation has a page for each code: the kernel that shows it,
+why it cannot be a task, and how to change it.
+
 ## By hand
 
 A port is a beginning: correct, and not yet fast. The body does everything itself: it waits for
