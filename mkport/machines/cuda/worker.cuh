@@ -86,7 +86,10 @@ MK_DEVICE inline void mk_computer(const MkLaunch& launch) {
     }
     role.leave(compute.ring);
     role.keep();
-    if (mk_lane() == 0) mk_barrier_arrive(role.shared.computed + place);
+    if (mk_lane() == 0) {
+      mk_barrier_arrive(role.shared.computed + place);
+      mk_barrier_arrive(role.shared.box_empty + place);
+    }
   }
 }
 
