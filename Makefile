@@ -11,7 +11,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 INPUTS := pyproject.toml constraints.txt
 export PROMPT
 
-.PHONY: help run serve test test-all lint types format bench check docs clean
+.PHONY: help run learn serve test test-all lint types format bench check docs notebooks clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ help: ## list the targets
 
 run: $(VENV)/.base ## install, then check, compose, verify and speak (PROMPT="..." changes the prompt)
 	$(BIN)/mkport demo
+
+learn: $(VENV)/.base ## the course's exercises: the task, then, when you have written, the check
+	$(BIN)/mkport learn
 
 serve: $(VENV)/.serve ## install, then serve the demo model on http://127.0.0.1:8000 (ARGS="--model DIR")
 	$(BIN)/mkport serve $(ARGS)
@@ -52,6 +55,9 @@ check: $(VENV)/.base ## hold every kernel to its oracle
 docs: $(VENV)/.dev ## build the site into site/; recipes that have changed are run
 	$(BIN)/python docs/generate/learn.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+notebooks: $(VENV)/.dev ## make every recipe a notebook, in out/notebooks
+	$(BIN)/python -m mkport.learn.notebooks
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) build dist out site docs/learn *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

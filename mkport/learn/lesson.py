@@ -21,7 +21,7 @@ from mkport.trace import Trace, draw
 from mkport.trace.sketch import sketch
 
 OUT = Path("out/recipes")
-MANY = 200  # tasks that are drawn one by one: a page of the course stays below 100 KB
+MANY = 120  # tasks that are drawn one by one: a page of the course stays below 100 KB
 START_S = 120.0  # for a server to come up, with a first compilation
 
 
