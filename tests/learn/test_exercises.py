@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mkport.learn import watch
-from mkport.learn.catalogue import Exercise, exercises, find
+from mkport.learn.catalogue import Exercise, exercises, find, recipes
 from mkport.learn.child import examine, load
 from mkport.learn.cut import MISSING, cut, solution
 from mkport.learn.desk import Desk
@@ -38,6 +38,12 @@ def test_there_are_enough_and_their_names_are_their_own() -> None:
     assert len({e.name for e in ALL}) == len({e.number for e in ALL}) == len(ALL)
     for exercise in ALL:
         assert find(exercise.name) is find(exercise.number) is exercise
+
+
+def test_the_readme_counts_them_right() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert f"first of {len(ALL)} exercises" in text and f"{len(ALL)} exercises that are" in text
+    assert f"the course: {len(recipes())} recipes" in text
 
 
 def test_it_says_what_to_do_where_to_read_and_gives_a_hint(exercise: Exercise) -> None:
