@@ -21,9 +21,9 @@ from mkport.errors import UserError
 def command(
     model: ModelOption = None,
     text: Annotated[
-        Path,
+        Path | None,
         typer.Option("--text", metavar="FILE", help="UTF-8 text; the bundled one if not given."),
-    ] = CORPUS,
+    ] = None,
     window: Annotated[
         int, typer.Option("--window", min=2, help="Tokens in a window; each starts afresh.")
     ] = WINDOW,
@@ -38,9 +38,10 @@ def command(
     before it in the window. The bundled text is chapter I of Alice's Adventures in Wonderland.
     """
     try:
-        content = text.read_text(encoding="utf-8")
+        file = text or CORPUS
+        content = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"The text {text} cannot be read: {error}. Give a UTF-8 file.") from error
+        raise UserError(f"The text {file} cannot be read: {error}. Give a UTF-8 file.") from error
     loaded = open_model(model, dtype, machine=machine)
     ids = loaded.tokenizer.encode(content, add_special=False)
     with open_decoder(
@@ -52,12 +53,12 @@ def command(
         "model": loaded.name,
         "dtype": loaded.weights.dtype,
         "machine": machine,
-        "text": text.name,
+        "text": file.name,
         "result": result,
     }
     line = (
         f"perplexity {result.perplexity:.4f} ({loaded.name}, {loaded.weights.dtype}): "
-        f"{result.predicted:,} tokens of {text.name} predicted in {result.windows} windows of "
+        f"{result.predicted:,} tokens of {file.name} predicted in {result.windows} windows of "
         f"{result.window}, {result.seconds:.1f} s"
     )
     emit(data, as_json, lambda console: console.print(line, markup=False, soft_wrap=True))
