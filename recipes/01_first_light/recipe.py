@@ -54,6 +54,7 @@ graph.tensor("w", "bf16", (16, K), "weight")
 graph.tensor("y", "f32", (1, 16), "output")
 graph.add(RMSNORM, "norm", count="count", x="x", w="scale", y="h", groups=1, k=K, eps=1e-5)
 graph.add(GEMM, "product", count="count", x="h", w="w", y="y", n=16, k=K)
+print([node.label for node in graph.nodes])
 
 # %% [markdown]
 """
