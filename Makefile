@@ -54,7 +54,7 @@ check: $(VENV)/.base ## hold every kernel to its oracle
 
 docs: $(VENV)/.dev ## build the site into site/; recipes that have changed are run
 	$(BIN)/python docs/generate/learn.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 notebooks: $(VENV)/.dev ## make every recipe a notebook, in out/notebooks
 	$(BIN)/python -m mkport.learn.notebooks
