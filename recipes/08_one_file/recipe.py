@@ -119,12 +119,18 @@ for workers in (1, 2, 3):
     tensors = {name: array.copy() for name, array in given.items()}
     with CpuMachine(program, dealt, tensors) as machine:
         machine.poison()
-        machine.step(trace=True)
+        machine.step()
         results[workers] = machine.tensors["x"].copy()
-        found = collect(machine, f"measured on {cpu_model()}: a layer of a tiny Llama")
+        traces = []
+        for _ in range(20):
+            machine.step(trace=True)
+            caption = f"measured on {cpu_model()}, 2 threads: a layer of a tiny Llama"
+            traces.append(collect(machine, caption))
+        assert machine.tensors["x"].tobytes() == results[workers].tobytes()
+    found = min(traces, key=lambda one: one.span_ns)
     if workers == 2:
         trace = found
-    print(f"{workers} workers: {found.tasks} tasks in {found.span_ns / 1000:.0f} us")
+    print(f"{workers} workers: {found.tasks} tasks in {found.span_ns / 1000:.0f} us at best")
 live = int(given["count"][0])
 assert all(results[1].tobytes() == other.tobytes() for other in results.values())
 assert np.isfinite(results[1][:live]).all()

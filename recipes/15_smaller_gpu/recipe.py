@@ -162,7 +162,7 @@ for name, (workers, _, bandwidth) in CHIPS.items():
     told = f"{spans[1] / 1000:6.0f} us, {shares[name]:4.0%} of the bound"
     print(f"{name:5} {told}; {gains[name]:.2f}x by the ring")
     if name == "L4":
-        show(trace, "15_smaller_gpu", last_ns=100_000)
+        show(trace, "15_smaller_gpu", "The first 100 us of a step on the small card", 100_000)
         print(f"{summarise(trace).busy:.0%} busy")
 assert shares["H200"] < shares["A100"] < shares["L4"] < 1 and min(gains.values()) > 1
 
