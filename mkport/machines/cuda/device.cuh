@@ -170,8 +170,6 @@ MK_INLINE mk_word4 mk_load_coherent16(const void* p) {  // 16 bytes aligned
                : "memory");
   return x;
 }
-// A hint that this byte's line will be read soon: it may go to the L2 cache. Promises nothing.
-MK_INLINE void mk_prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 template <class T>
 MK_INLINE void mk_store(T* p, T x) {
   *p = x;

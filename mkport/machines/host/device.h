@@ -233,7 +233,6 @@ inline mk_word4 mk_load_coherent16(const void* p) {
   mk_host::maybe_leave();
   return mk_load_immutable16(p);
 }
-inline void mk_prefetch(const void*) {}
 template <class T>
 void mk_store(T* p, T x) {
   mk_host::maybe_leave();
