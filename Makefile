@@ -52,7 +52,7 @@ bench: $(VENV)/.bench ## measure against transformers and llama.cpp (builds llam
 check: $(VENV)/.base ## hold every kernel to its oracle
 	$(BIN)/mkport check
 
-docs: $(VENV)/.dev ## build the site into site/; recipes that have changed are run
+docs: $(VENV)/.dev ## build the site into site/; runs the recipes unless nothing has changed
 	$(BIN)/python docs/generate/learn.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 

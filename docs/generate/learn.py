@@ -1,13 +1,14 @@
 """Renders the recipes as pages of the site: `python docs/generate/learn.py`.
 
 Each recipe is run from top to bottom in a process of its own, and what a cell printed or drew
-stands below it. A page whose recipe has not changed since is kept. With `--no-run` nothing is run,
-and the pages are prose and code alone. No page is committed: what it shows was just measured.
+stands below it. A page is kept while neither its recipe nor the library changes. With `--no-run`
+nothing is run, and the pages are prose and code alone. No page is committed: what it shows was just measured.
 """
 
 import argparse
 import ast
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -39,7 +40,10 @@ in it, checks what you wrote, and goes on:
 mkport learn          # the task; then, when you have written, whether it is right
 mkport learn hint     # when you are stuck
 mkport learn list     # all of them, and which you have solved
-```"""
+```
+
+`make notebooks` writes every recipe as a notebook, with a cell that installs what it needs."""
+SOURCES = {".py", ".cu", ".cuh", ".h"}
 COLUMNS = "96"  # how wide a terminal the commands believe to have
 
 
@@ -102,8 +106,19 @@ def page(recipe: Recipe, printed: list[str] | None) -> str:
 
 def stamp(recipe: Recipe, ran: bool) -> str:
     """The last line of a page: what it was made from."""
-    digest = hashlib.sha256(recipe.file.read_bytes()).hexdigest()[:16]
+    digest = hashlib.sha256(recipe.file.read_bytes() + _library()).hexdigest()[:16]
     return f"<!-- {recipe.name} {digest} {'run' if ran else 'not run'} -->"
+
+
+@functools.cache
+def _library() -> bytes:
+    """A digest of everything that a recipe can import."""
+    digest = hashlib.sha256()
+    for folder in ("mkport", "kernels", "engine"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in SOURCES and not any(part.is_symlink() for part in path.parents):
+                digest.update(path.read_bytes())
+    return digest.digest()
 
 
 def _shown(printed: str, title: str) -> list[str]:
