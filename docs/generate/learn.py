@@ -2,7 +2,8 @@
 
 Each recipe is run from top to bottom in a process of its own, and what a cell printed or drew
 stands below it. A page is kept while neither its recipe nor the library changes. With `--no-run`
-nothing is run, and the pages are prose and code alone. No page is committed: what it shows was just measured.
+nothing is run, and the pages are prose and code alone. No page is committed: what it shows was
+just measured.
 """
 
 import argparse
