@@ -113,8 +113,8 @@ def stamp(recipe: Recipe, ran: bool) -> str:
 
 @functools.cache
 def _library() -> bytes:
-    """A digest of everything that a recipe can import."""
-    digest = hashlib.sha256()
+    """A digest of this file and of everything that a recipe can import."""
+    digest = hashlib.sha256(Path(__file__).read_bytes())
     for folder in ("mkport", "kernels", "engine"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in SOURCES and not any(part.is_symlink() for part in path.parents):
@@ -127,7 +127,8 @@ def _shown(printed: str, title: str) -> list[str]:
     parts = []
     for place, text in enumerate(PICTURE.split(printed)):
         if place % 2:
-            parts.append(f"![A timeline: {title}](pictures/{Path(text).name})")
+            file = f"pictures/{Path(text).name}"
+            parts.append(f"[![A timeline: {title}]({file})]({file})")  # a tap enlarges it
         elif text.strip():
             long = max(map(len, text.splitlines())) > int(COLUMNS)
             kind = ".output .sentences" if long else ".output"

@@ -3,15 +3,20 @@
 Recipes are not run here but in `tests/learn`; their pages are built without what they print.
 """
 
+import functools
 import html
+import http.server
 import importlib
+import json
 import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -123,6 +128,48 @@ def test_every_recipe_has_its_page_with_its_code(site: Path) -> None:
         assert text.count('<div class="highlight"><pre>') >= sum(not prose for prose, _, _ in cells)
 
 
+class _Silent(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing of each request on the screen."""
+
+
+@pytest.fixture
+def address(site: Path) -> Iterator[str]:
+    """Where the site is served, as on the web."""
+    handler = functools.partial(_Silent, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+SENT = "Network.requestWillBeSent"
+FITS = "return document.documentElement.scrollWidth <= window.innerWidth"
+SCHEME = "return document.body.getAttribute('data-md-color-scheme')"
+UNSEEN = "return [...document.images].filter(i => !i.naturalWidth).map(i => i.src)"
+SEEN_AT = ("index.html", "learn/05_counters.html", "how-to/hang.html", "reference/metrics.html")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_pages_fit_a_phone_and_a_desk(browser: Any, address: str, width: int, dark: bool) -> None:
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+    browser.get_log("browser"), browser.get_log("performance")
+    for name in SEEN_AT:
+        browser.get(address + name)
+        assert browser.execute_script(SCHEME) == ("slate" if dark else "default")
+        assert browser.execute_script(FITS), f"{name} is wider than the window"
+        assert not browser.execute_script(UNSEEN), f"{name}: pictures that do not load"
+    complaints = [entry["message"] for entry in browser.get_log("browser")]
+    assert not [text for text in complaints if "favicon" not in text], complaints
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == SENT]
+    assert asked and all(url.startswith((address, "data:", "blob:")) for url in asked), asked
+
+
 def test_cells_are_cut_where_they_begin() -> None:
     text = '# %% [markdown]\n"""\n# Title\n"""\n\n# %%\nx = 1\nx\n'
     (prose, title, _), (code, body, line) = learn.cells(text)
@@ -155,7 +202,9 @@ def test_a_cell_shows_what_it_prints_draws_and_ends_with(
     monkeypatch.setattr(lesson, "OUT", lesson.OUT)  # set back at the end
     found = [learn.run_cells(script, tmp_path / name) for name in ("one", "two")]
     assert found[0][1] == "first\n2\n"
-    assert learn._shown(found[0][0], "A page") == ["![A timeline: A page](pictures/made_up.svg)"]
+    assert learn._shown(found[0][0], "A page") == [
+        "[![A timeline: A page](pictures/made_up.svg)](pictures/made_up.svg)"
+    ]
     one, two = (tmp_path / name / "made_up.svg" for name in ("one", "two"))
     assert one.read_bytes() == two.read_bytes()
 
