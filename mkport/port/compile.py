@@ -50,7 +50,10 @@ class Built:
 
 
 def compile_port(op: Op, kernel: Kernel, original: str, immutable: bool) -> Built:
-    """Compiles the original, the port alone and the port inside a megakernel, and compares."""
+    """Compiles the original, the port alone and the port inside a megakernel, and compares.
+
+    `original` holds the file after a line `#line 1`, so that an error's line is the file's.
+    """
     try:
         compiler = nvrtc()
     except UserError as error:
@@ -65,16 +68,17 @@ def compile_port(op: Op, kernel: Kernel, original: str, immutable: bool) -> Buil
         "tile, c);\n}\n"
     ).replace(f"struct {op.name}::", f"{op.name}::")
     codes: list[Code] = []
+    last = original.partition("\n#line 1\n")[2].count("\n") + 1
     try:
         first = compiler.compile(
             original, ARCH, f"{kernel.name}.cu",
-            instances=[kernel.call] if kernel.arguments else (), include=include,
+            instances=[_qualified(kernel)] if kernel.arguments else (), include=include,
         )  # fmt: skip
         codes.append(_code("the original", first, kernel.name))
     except UserError as error:
         if missing := _missing_header(str(error)):
             return Built((), version, f"the header {missing} is not here")
-        return Built((), version, "", (_refused(kernel, "the original", str(error)),))
+        return Built((), version, "", (_refused(kernel, "the original", str(error), last),))
     try:
         whole = compiler.compile(program.source + probe, ARCH, include=include)
     except UserError as error:
@@ -86,6 +90,11 @@ def compile_port(op: Op, kernel: Kernel, original: str, immutable: bool) -> Buil
         _code("inside a megakernel", whole, "megakernel"),
     ]
     return Built(tuple(codes), version, "", tuple(_judged(kernel, codes, immutable)))
+
+
+def _qualified(kernel: Kernel) -> str:
+    """How the file's global scope names an instance: "layers::norm<float>"."""
+    return "::".join([*(space for space in kernel.item.namespace if space), kernel.call])
 
 
 def _judged(kernel: Kernel, codes: list[Code], immutable: bool) -> list[Finding]:
@@ -116,11 +125,15 @@ def _judged(kernel: Kernel, codes: list[Code], immutable: bool) -> list[Finding]
     return found
 
 
-def _refused(kernel: Kernel, what: str, words: str) -> Finding:
+def _refused(kernel: Kernel, what: str, words: str, last: int = 0) -> Finding:
+    """The compiler's first error; of the original, whose lines are the file's, in its line."""
     lines = [line for line in words.splitlines() if "error" in line]
-    said = re.sub(r"^\S+\(\d+\): ", "", (lines or words.splitlines() or [""])[0]).strip()
+    first = (lines or words.splitlines() or [""])[0]
+    said = re.sub(r"^\S+\(\d+\): ", "", first).strip()
+    place = re.match(rf"{re.escape(kernel.name)}\.cu\((\d+)\): ", first)
+    line = int(place[1]) if place and int(place[1]) <= last else kernel.line
     return Finding(
-        "MK161", kernel.line, 1,
+        "MK161", line, 1,
         f"The GPU's compiler refuses {what} of {kernel.name}: {said[:200]}.",
         "There is nothing to run.",
         "Make the file compile alone with NVRTC; names of other headers must come with it.",

@@ -483,7 +483,7 @@ class _Port:
 
     def _original_for_gpu(self) -> str:
         kept = [f"#include <{name}>" for name in self.merged.system if name in emit.HEADERS]
-        return "\n".join([*kept, emit.PRELUDE, self.original])
+        return "\n".join([*kept, emit.PRELUDE, "#line 1", self.original])
 
     # 11. The bits.
 
