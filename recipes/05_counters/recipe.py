@@ -13,6 +13,7 @@ run the broken schedule all the same, to see what it looks like from outside whe
 
 # %%
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from mkport.declare import RECORD
 from mkport.doctor import cpu_model
 from mkport.kernels.gemm.op import OP as GEMM
 from mkport.learn.lesson import prove, show
+from mkport.machines import cuda
 from mkport.machines.cpu.machine import CpuMachine, Stuck
 from mkport.machines.interpret import interpret
 from mkport.plan import Graph, deal, signal_of, waits_of
@@ -199,6 +201,30 @@ what is there, in place. The verifier wants every tile run exactly once.
 kind, text = refusal(changed((1, 0, RUN, 2)))
 print(text)
 assert kind in ("coverage", "target")
+
+# %% [markdown]
+"""
+## The same on a GPU
+
+In CUDA C++ waiting is a loop around one load, and it is short enough to read here. The load is an
+*acquire* at the scope of the whole GPU, so nothing that comes behind it in the program may be
+read before it. The difference is taken in unsigned numbers and looked at as a signed one: that is
+the comparison which survives the wrap. Now and then the loop looks at the clock and at a flag
+that says that somebody else has given up.
+
+Few threads of a worker wait like this; the others wait for them at barriers inside the
+multiprocessor. And what was written by another multiprocessor in this step must be read past the
+first-level cache, which knows nothing of what others write. Kernels that use read-only loads for
+such data pass every test on the desk and fail in the field.
+"""
+
+# %%
+device = (Path(cuda.__file__).parent / "device.cuh").read_text()
+print(
+    device[
+        (at := device.index("MK_DEVICE inline bool mk_wait_counter")) : device.index("}\n\n", at)
+    ]
+)
 
 # %% [markdown]
 """

@@ -169,6 +169,29 @@ assert "struct GemmArgs" in cuda.source
 
 # %% [markdown]
 """
+## What one file is good for
+
+It may look like a matter of taste. Three things make it more than that.
+
+*Reading.* When a number is wrong, the question "what exactly ran?" has an answer that you can
+scroll through. In projects whose kernel is assembled by templates, build flags and generated
+headers, that question alone can cost a day.
+
+*Bits.* A compiler that sees a body in another surrounding may choose other instructions, if it is
+allowed to. Here the order of every sum is fixed by primitives that leave no choice, so the same
+body gives the same bits alone, in a file with a dozen others, and in a file that you compose next
+year with one more op.
+
+*Keeping.* The file's digest is its name in the cache. Two models with the same ops share the
+compiled code, and a second start takes a second. If you change a body, the digest changes, and
+nothing old can be run by mistake.
+
+The price is paid once: compiling one large function takes longer than compiling a small one, ten
+to forty seconds for a whole model on a CPU.
+"""
+
+# %% [markdown]
+"""
 ## What to take along
 
 One file, one loop, and data that says what to do. Change an op and one section changes. Change

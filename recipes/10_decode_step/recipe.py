@@ -137,6 +137,24 @@ assert 5 < found.perplexity < 100
 
 # %% [markdown]
 """
+## When it is wrong
+
+Suppose the verdict had been bad. Where do you look? A step is a graph, so it can be cut:
+`graph.first(n)` is the step up to its n-th node, with the same ops and the same file. Run it up
+to each layer's end and compare the residual stream with the reference's; the first layer that is
+off has the bug, and within it the same game goes on node by node. The tests do exactly that for
+six model families against `transformers`, layer by layer, so that a wrong layer is named rather
+than a wrong word.
+
+Three mistakes are so common that each has a check of its own. Scratch that is read before it was
+written: the poison shows it. A result that depends on who else is in the batch: rows are compared
+alone and in company. And a model that asks for something nobody has implemented, such as an
+unusual rotary scaling: it is refused by name when it is loaded, as it would write plausible
+nonsense otherwise.
+"""
+
+# %% [markdown]
+"""
 ## Where the time went
 
 The last step is run once more with the clock on. Every task of every node is in the trace. Nearly

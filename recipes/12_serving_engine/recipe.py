@@ -173,6 +173,22 @@ print("the same texts, alone and together, with the cache and without")
 
 # %% [markdown]
 """
+## What a request can do to others
+
+Nothing, should be the answer, and it takes care to keep it so. A request that is cancelled in the
+middle gives its pages back between two steps, never during one. A row whose logits are not finite
+ends its own request with an error; the other rows of that step are fine and go on. A prompt of
+ten thousand tokens is read in small chunks while others write. A client that reads its stream
+slowly holds up nobody else. And if a step itself fails, because a wait ran past its limit, the
+requests in it end with an error, rather than hanging for ever.
+
+Each of these has been the cause of an outage somewhere. Here each is a test, most of them over a
+runner that has no model at all: it fills every slot of its cache with a hash of the text before
+it and compares at every read, so that a page that was mixed up cannot go unseen.
+"""
+
+# %% [markdown]
+"""
 ## A step of the server
 
 The engine can trace a step while it serves; the page that `mkport serve` shows in a browser does

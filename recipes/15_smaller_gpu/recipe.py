@@ -186,6 +186,24 @@ else:
 
 # %% [markdown]
 """
+## What else differs
+
+*The L2 cache.* On a card with 72 MB of it, a small model's weights may stay there from step to
+step; then the bound is the cache's bandwidth, which no data sheet names. Measure before you
+believe a number above 100 %.
+
+*Clocks and power.* Workers that spin draw power too, and a card with a tight limit lowers its
+clock for it. Write the clock down beside a measurement.
+
+*The display.* A card that also draws a screen may stop kernels that run for seconds. One step
+takes milliseconds, and the kernel ends after it, so that never matters here.
+
+*Older chips.* Everything needs compute capability 8.0: the tensor-core instruction and the
+asynchronous copies that it brought. Older ones are refused by name, before anything is compiled.
+"""
+
+# %% [markdown]
+"""
 ## On the chip itself
 
 `mkport run --machine cuda` asks the device for its multiprocessors and its shared memory and does
