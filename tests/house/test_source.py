@@ -72,7 +72,7 @@ def test_doctor_looks_for_what_the_package_requires() -> None:
     assert any(line in MODEL_FIX for line in _project()["optional-dependencies"]["demo"])
 
 
-@pytest.mark.parametrize("extra", ["demo", "plot", "oracle", "bench", "dev"])
+@pytest.mark.parametrize("extra", ["demo", "plot", "oracle", "bench", "dev", "docs"])
 def test_what_ci_installs_is_pinned(extra: str) -> None:
     pinned = {
         _name(line).lower().replace("_", "-")
