@@ -124,6 +124,21 @@ assert best["standalone.py"] < best["1_naive.py"]
 
 # %% [markdown]
 """
+## Try it
+
+The rungs are files, so change them. Copy `2_tiled.py`, let a tile have one row rather than
+sixteen, and time it for one token and for eight: for which of the two does it matter, and why?
+Then give the third rung eight chains in place of four. Is it faster here? It is certainly wrong
+in one sense: `mkport check gemm` compares the bits of all forms with the standalone kernel's, so
+a standalone kernel with another order fails every other form at once. That is how an order stays
+declared: nobody can change it in one place and forget the others.
+
+And try to cheat. Return the right result rounded to bfloat16: the error is small, a picture would
+not show it, and the law refuses it, as plain PyTorch in float32 does a hundred times better.
+"""
+
+# %% [markdown]
+"""
 ## On a GPU
 
 The GPU's version of this kernel is `kernels/gemm/standalone.cu`, an ordinary CUDA file beside the

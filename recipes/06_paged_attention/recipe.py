@@ -177,6 +177,23 @@ show(trace, "06_paged_attention")
 
 # %% [markdown]
 """
+## Try it
+
+Take the repair away: leave out the factor in `block_by_block` and feed keys whose scores ascend.
+Then feed them descending. One of the two is right by accident; a test that only has the other
+order would never tell.
+
+Give `join` a split that saw no key, with `m` at minus infinity and NaN in its sums. What comes
+out, and where does the NaN begin? The op skips such splits by their `l`, and the checks contain
+some, since a sequence of 300 positions in a batch with one of 3,000 has ten of them.
+
+Last, choose other places to cut, say 24 and 31 of the 40 keys, and compare the sums bit for bit
+with those of the first cut. They are equal to many digits and not to the last one. So a rule that
+cuts by the number of idle workers makes a text depend on the machine.
+"""
+
+# %% [markdown]
+"""
 ## What to take along
 
 Attention is a walk over pages with three numbers in hand that can be repaired and joined. Cut at

@@ -159,6 +159,21 @@ show(table["and 192 KB ahead"], "09_run_ahead")
 
 # %% [markdown]
 """
+## Try it
+
+Raise the cost of a task to 2,000 ns and look at the share that waits: tasks that are too small
+are a tax on everything, which is why a record runs many tiles. Set the cost of a signal to zero:
+what remains of the waiting is imbalance, tiles that do not divide evenly among the workers, and
+no counter in the world can mend that.
+
+Then double the ring. Past some size nothing happens any more, for a worker can only run ahead as
+far as the next bytes whose address is data. On the CPU machine `mkport trace --workers 1` and
+`--workers 2` show the same thing in your own hands: the second lane is not idle, and still the
+step does not take half the time, since both lanes share one memory.
+"""
+
+# %% [markdown]
+"""
 ## Why run-ahead works
 
 Look at the end of a layer. A norm needs the whole residual stream, the router needs the norm, the

@@ -189,6 +189,20 @@ assert allowed == {"n", "no", "y", "ye", "yes"}
 
 # %% [markdown]
 """
+## Try it
+
+Draw with temperature 0.1 and 5 and print the counts again. Change the seed, then the position,
+then the choice, and see that each gives another draw; put them back, and the first one returns.
+Ask for the noise of one token and of all of them, in any order, as often as you like.
+
+Then look for the joint. Let one of the three sequences in the batch be a long prompt that is read
+while the others write; let it be the first row or the last. The texts of the others must not
+change by a token. If you ever find a case in which they do, it is a bug, and the seed and the
+three prompts are all that is needed to report it: there is no state to lose.
+"""
+
+# %% [markdown]
+"""
 ## New in the engine
 
 - `engine/request.py`: a request and its events, as types.

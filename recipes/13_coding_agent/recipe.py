@@ -197,6 +197,21 @@ if importlib.util.find_spec("ray"):  # pip install 'mkport[ray]'
 
 # %% [markdown]
 """
+## Try it
+
+Start `mkport serve` and open its address in a browser: there is a page to talk to the model, with
+a timeline of the step that just ran. Then send the same request twice with `curl` and compare
+`usage`; change one word at the *beginning* of the conversation, and the cache is worth nothing;
+change one at the end, and it is worth nearly everything. Agents that put the time of day into
+their first line pay for it with every request.
+
+Ask for something the server does not have, a field with a typo, a temperature of 9. The answer is
+an error that names the field and what it may be. Cut a stream in the middle with Ctrl-C and look
+at `/metrics`: the request is gone from the running ones, and its pages are free.
+"""
+
+# %% [markdown]
+"""
 ## New in the engine
 
 - `engine/chat.py`: tools for templates that know none.

@@ -166,6 +166,23 @@ assert refused.verdict == "refused" and refused.refusals
 
 # %% [markdown]
 """
+## Try it
+
+Break the softmax and see who notices. Take out the second `__syncthreads()`: the port refuses
+nothing, as the text alone cannot show it, but the original, run under several orders of its
+threads, gives two answers or reads what another thread is just writing, and the report says which
+line. Put a `return` for some threads before a barrier, as many kernels do for columns past the
+end: on a GPU that happens to work or hangs, depending on the chip; here it is a refusal with a
+line.
+
+Declare `x` immutable with `--immutable x` and look at `op.py`: the access has another mode, so in
+a schedule this op may fetch its input before anything it waits for is over. Now lie: name
+something immutable that an earlier op writes. The verifier of the schedule finds it, and names
+both.
+"""
+
+# %% [markdown]
+"""
 Each finding has a code, and the documentation has a page for each code: the kernel that shows it,
 why it cannot be a task, and how to change it.
 
