@@ -176,7 +176,8 @@ assert "".join(pieces) == "one two thr " and text.stopped == "three"
 
 A request may ask that the answer *is* JSON of a given shape. Then a grammar says, at each place,
 which tokens may come; all others are taken out before the draw. It is compiled before the first
-token, so a schema that is wrong is refused at once.
+token, so a schema that is wrong is refused at once. Grammars come with the extra `serve` (`pip
+install 'mkport[serve]'`).
 """
 
 # %%
@@ -216,5 +217,5 @@ three prompts are all that is needed to report it: there is no state to lose.
 """
 
 # %%
-said = prove("mkport check sample sample_join --dtype f32 --form ported")
+said = prove("mkport check sample sample_join --dtype bf16 --form ported")
 assert "sample" in said

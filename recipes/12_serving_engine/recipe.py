@@ -8,7 +8,8 @@ decides, step after step, who runs: that is *scheduling*, and none of it is arit
 bookkeeping about pages and tokens, in plain Python, and it can be tested without a model.
 
 This recipe takes the engine apart from the bottom: pages, the prefix cache, the scheduler, the
-loop. Then it puts a model in and serves.
+loop. Then it puts a model in and serves. The last cell starts a server, which is the extra
+`serve`: `pip install 'mkport[serve]'`.
 """
 
 # %%

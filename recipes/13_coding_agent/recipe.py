@@ -109,7 +109,8 @@ name, since a client that believes a field was obeyed when it was ignored is wor
 with an error.
 
 We start it as you would, from the command line, and talk to it over HTTP with nothing but
-Python's standard library.
+Python's standard library. The server is the extra `serve`; `make serve` installs it, and so does
+`pip install 'mkport[serve]'`.
 """
 
 
