@@ -77,6 +77,7 @@ class Answer(Response):
         self._record = record
         self._gone = False
         self._streams: Sequence[Stream] = ()
+        self._choices = 0  # of all its prompts; none before they are the engine's
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers, as an ASGI application."""
@@ -90,6 +91,7 @@ class Answer(Response):
                 self._service.release(self._streams)
                 if self._gone:
                     self._record.error = "the client went away"
+                    self._record.cut(self._choices, self._service.metrics)
 
     async def _watch(self, receive: Receive) -> None:
         """Waits for the client to go away, and then ends its requests."""
@@ -103,6 +105,7 @@ class Answer(Response):
         works, streams = await self._service.in_thread(self._start)
         self._streams = streams
         self._service.hold(streams)
+        self._choices = works[0].n * len(streams)
         if self._gone:
             return
         self._record.prompt_tokens = sum(len(work.prompt) for work in works)

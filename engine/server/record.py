@@ -49,6 +49,12 @@ class Record:
             self.reasons.append(event.reason)
             metrics.ended[event.reason].inc()
 
+    def cut(self, choices: int, metrics: Metrics) -> None:
+        """Counts those of a request's choices as aborted that its client did not wait for."""
+        for _ in range(choices - len(self.reasons)):
+            self.reasons.append("abort")
+            metrics.ended["abort"].inc()
+
     def finish(self, metrics: Metrics) -> None:
         """Writes the line."""
         seconds = time.perf_counter() - self.began

@@ -140,7 +140,7 @@ class Generation(Fields):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=1e-9, le=10)] | None = None
     logit_bias: (
         Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_LISTED)]
         | None

@@ -1,6 +1,7 @@
 """A client that goes away ends its request, whatever state it is in; and so do two hundred."""
 
 import contextlib
+import re
 import socket
 import threading
 import time
@@ -43,6 +44,19 @@ def test_hanging_up_ends_the_request(state: str, stream: bool) -> None:
         until(lambda: live.service.at_work == 0, 2)
         engine.script = lambda asked: "Hello"
         assert live.chat(max_tokens=2).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_that_was_hung_up_on_counts_as_aborted(stream: bool) -> None:
+    engine = ScriptedEngine(lambda asked: endless(), step_s=0.01)
+    with serving(engine) as live:
+        assert live.chat(max_tokens=2).status_code == 200
+        with asking(live.url, stream=stream, n=2):
+            until(lambda: engine.stats().generation_tokens >= 6)
+        until(lambda: live.service.at_work == 0, 2)
+        metrics = live.get("/metrics").text
+    counts = dict(re.findall(r'request_success_total{finished_reason="(\w+)".*} (\S+)', metrics))
+    assert counts == {"stop": "0.0", "length": "1.0", "abort": "2.0", "error": "0.0"}
 
 
 def test_hanging_up_in_the_middle_of_a_body_is_nobodys_business(live: Live) -> None:

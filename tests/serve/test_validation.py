@@ -37,6 +37,7 @@ BAD: list[tuple[str, Any]] = [
     ("presence_penalty", 2.5),
     ("frequency_penalty", -2.5),
     ("repetition_penalty", 0),
+    ("repetition_penalty", 1e-300),  # zero in single precision
     ("logit_bias", {"259": 1}),
     ("logit_bias", {"a": 1}),
     ("logit_bias", {"-1": 1}),
