@@ -43,9 +43,10 @@ class Shared:
 def shared_of(program: CudaProgram, schedule: Schedule, available: int) -> Shared:
     """The layout for a block that may have `available` bytes of shared memory.
 
-    Nearly all records that follow each other can be staged at once; the ring has the rest. Raises
-    UserError when that is less than two chunks, though more than ported kernels may run, or a node
-    has more token rows than the program was composed for.
+    Nearly all records that follow each other can be staged at once, and the ring has the rest; where
+    that leaves no two chunks, one stage buffer must do. Raises UserError when not even one chunk
+    fits beside that, though more than ported kernels may run, or a node has more token rows than the
+    program was composed for.
     """
     nodes = schedule.graph.nodes
     for node in nodes:
@@ -58,17 +59,20 @@ def shared_of(program: CudaProgram, schedule: Schedule, available: int) -> Share
     needs = _needs(program, schedule)
     pairs = sorted(staged_together(needs, schedule))
     most = pairs[(len(pairs) - 1) * PAIRED // 100] if pairs else 0
-    stage = max(most, max(needs, default=0))
-    ring = (available - CONSTANTS["FIXED_BYTES"] - stage - block) // STAGE_ALIGN * STAGE_ALIGN
+    room = (available - CONSTANTS["FIXED_BYTES"] - block) // STAGE_ALIGN * STAGE_ALIGN
+    alone = max(needs, default=0)
+    stage = max(most, alone)
+    if room - stage < 2 * CONSTANTS["CHUNK_BYTES"]:
+        stage = alone
+    ring = room - stage
     ports = all(not op.args or f"struct {op.name} : MkPort" in program.source for op in program.ops)
-    if ring < (0 if ports else 2 * CONSTANTS["CHUNK_BYTES"]):
+    if ring < (0 if ports else CONSTANTS["CHUNK_BYTES"]):
         holds = "Nothing is staged"
-        if stage:
-            largest = nodes[needs.index(max(needs))]
-            holds = f"{largest.label} stages {max(needs)} bytes, {stage} with its neighbour"
+        if alone:
+            holds = f"{nodes[needs.index(alone)].label} stages {alone} bytes"
         ported = f", ported kernels' blocks had {block}" if block else ""
         raise UserError(
-            f"{holds}{ported}, and a ring of two chunks does not fit beside that: a block of this "
+            f"{holds}{ported}, and a ring of one chunk does not fit beside that: a block of this "
             f"device has {available} bytes of shared memory. Use fewer rows in a step, or a device "
             "with more."
         )
