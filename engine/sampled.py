@@ -8,10 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mkport.engine.noise import key_of
-from mkport.kernels.sample.op import COLUMNS, WORDS
-from mkport.kernels.sample.op import OP as SAMPLE
-from mkport.kernels.sample_join.op import OP as JOIN
-from mkport.plan import Graph
+from mkport.kernels.sample.op import WORDS
 
 
 @dataclass(frozen=True)
@@ -33,34 +30,3 @@ def words_of(draws: Sequence[Draw]) -> np.ndarray:
         low, high = key_of(draw.seed)
         row[:] = np.float32(draw.temperature).view(np.uint32), low, high, draw.choice
     return words.view(np.int32)
-
-
-def sampled(graph: Graph) -> Graph:
-    """A family's step with `sample` and `sample_join` in place of the `argmax` at its end.
-
-    It has one more input, `sampling`, the rows' words.
-    """
-    last = graph.nodes[-1]
-    if last.op.name != "argmax":
-        raise ValueError(f"the step ends with {last.op.name}, not with argmax")
-    step = graph.first(len(graph.nodes) - 1)
-    logits, count, n = last.args["x"], last.args["count"], last.args["n"]
-    rows, parts = graph.tensors[logits].shape[0], -(-n // COLUMNS)
-    step.tensor("sampling", "i32", (rows, WORDS), "input")
-    step.tensor("best", "f32", (rows, parts), "scratch")
-    step.tensor("at", "i32", (rows, parts), "scratch")
-    step.add(
-        SAMPLE,
-        "sample",
-        count=count,
-        x=logits,
-        sampling="sampling",
-        index="logit_rows",
-        rows="rows",
-        best="best",
-        at="at",
-        n=n,
-    )
-    y = last.args["y"]
-    step.add(JOIN, "sample_join", count=count, best="best", at="at", y=y, parts=parts)
-    return step

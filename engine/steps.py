@@ -15,8 +15,9 @@ from mkport.compose import Program
 from mkport.compose.cuda import CudaProgram
 from mkport.declare import TensorSpec
 from mkport.engine.load import LoadedModel
-from mkport.engine.sampled import GREEDY, Draw, sampled, words_of
+from mkport.engine.sampled import GREEDY, Draw, words_of
 from mkport.engine.target import CPU, Machine, Target
+from mkport.models.sampled import sampled
 from mkport.models.step import StepShape
 from mkport.plan import Graph, Schedule, deal
 from mkport.verify import verify

@@ -20,11 +20,11 @@ import numpy as np
 from mkport.compose.cuda import compose_cuda
 from mkport.declare import TensorSpec
 from mkport.engine.bench.decode import commit
-from mkport.engine.sampled import sampled
 from mkport.machines.cuda.gpu import gpu
 from mkport.machines.cuda.machine import CudaMachine
 from mkport.machines.cuda.nvrtc import nvrtc
 from mkport.models import family_of, parse_config
+from mkport.models.sampled import sampled
 from mkport.models.sizes import config_of
 from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
 from mkport.plan import Graph, deal

@@ -10,11 +10,11 @@ from mkport.compose.cuda import compose_cuda
 from mkport.engine.bench.gpu_decode import random_tensor, step_inputs
 from mkport.engine.cuda_target import weight_of
 from mkport.engine.load import LoadedModel
-from mkport.engine.sampled import sampled
 from mkport.errors import UserError
 from mkport.machines.cuda.gpu import gpu
 from mkport.machines.cuda.machine import CudaMachine
 from mkport.models import family_of, parse_config
+from mkport.models.sampled import sampled
 from mkport.models.sizes import config_of
 from mkport.models.step import StepShape
 from mkport.plan import Graph, deal

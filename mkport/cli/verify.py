@@ -17,9 +17,9 @@ from mkport.cli.options import (
 )
 from mkport.cli.output import JsonFlag, emit
 from mkport.engine.decoder import decode_shape
-from mkport.engine.sampled import sampled
 from mkport.errors import UserError
 from mkport.library import all_ops, ops_in
+from mkport.models.sampled import sampled
 from mkport.plan import deal
 from mkport.plan.file import load_schedule
 from mkport.verify import verify

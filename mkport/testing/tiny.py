@@ -9,6 +9,7 @@ from mkport.declare import Op
 from mkport.declare.case import stored
 from mkport.library import all_ops
 from mkport.models import family_of, llama, parse_config, rope
+from mkport.models.sampled import sampled
 from mkport.models.sizes import TINY
 from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
 from mkport.plan import Graph
@@ -44,12 +45,14 @@ def program(dtype: str) -> Program:
 
 
 def graphs(shape: StepShape) -> dict[str, Graph]:
-    """A step graph of each family's small model, with the opcodes of the library's program."""
+    """A step graph of each family's small model, and one whose tokens are drawn, with the opcodes
+    of the library's program."""
     found = {"llama": llama.build(LLAMA, shape)}
     for name, fields in TINY.items():
         # a vocabulary that ends in the middle of a tile
         config = fields | {"vocab_size": LLAMA.vocab}
         found.setdefault(name, family_of(config).build(parse_config(config), shape))
+    found["llama, drawn"] = sampled(found["llama"])
     return {name: graph.within(library()) for name, graph in found.items()}
 
 
@@ -77,6 +80,10 @@ def fill(graph: Graph, shape: StepShape, rng: np.random.Generator) -> dict[str, 
         if name in graph.tensors:
             table = rng.permutation(pool)[: shape.sequences * shape.pages_per_sequence]
             arrays[name] = table.astype(np.int32).reshape(shape.sequences, -1)
+    if "sampling" in graph.tensors:  # every other row is drawn, the rest are greedy
+        words = rng.integers(-(2**31), 2**31, graph.tensors["sampling"].shape).astype(np.int32)
+        words[:, 0] = np.where(np.arange(len(words)) % 2, np.float32(0.8).view(np.int32), 0)
+        arrays["sampling"] = words
     return arrays | {
         "count": np.array([len(positions)], np.int32),
         "tokens": rng.integers(0, LLAMA.vocab, shape.rows).astype(np.int32),

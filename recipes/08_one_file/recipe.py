@@ -20,10 +20,10 @@ import numpy as np
 from mkport.compose import compose_cpu
 from mkport.compose.cuda import compose_cuda
 from mkport.doctor import cpu_model
-from mkport.engine.sampled import sampled
 from mkport.learn.lesson import prove, show
 from mkport.machines.cpu.machine import CpuMachine
 from mkport.models import llama
+from mkport.models.sampled import sampled
 from mkport.plan import deal
 from mkport.testing import tiny
 from mkport.testing.reference.families import BLOCKS

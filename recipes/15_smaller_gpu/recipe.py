@@ -125,10 +125,10 @@ assert rings["H200"] > rings["A100"]
 
 # %% [markdown]
 """
-On the small card one chunk is all: attention over a bfloat16 cache keeps the queries of eight heads
-and the partial sums of eight warps. A float32 cache takes the plain path, which keeps much less, and
-leaves more to the ring. With more tokens in a step the card is refused, and a refusal with numbers in
-it is something one can work with.
+On the small card one chunk is all: attention over a bfloat16 cache keeps the queries of eight
+heads and the partial sums of eight warps. A float32 cache takes the plain path, which keeps much
+less, and leaves more to the ring. With more tokens in a step the card is refused, and a refusal
+with numbers in it is something one can work with.
 """
 
 # %%

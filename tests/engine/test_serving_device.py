@@ -3,8 +3,6 @@ pages in host memory and back, and the tokens of the CPU machine."""
 
 from pathlib import Path
 
-import pytest
-
 from mkport.engine.engine import Engine, collect
 from mkport.engine.load import load
 from mkport.engine.request import Sampling

@@ -114,11 +114,11 @@ BAD: dict[str, tuple[Callable[[str], str], str]] = {
     "tensor argument": (_put("none", "nodes", 0, "args", "y"), "argument 'y', is 'none'"),
     "no tensor": (_put(None, "nodes", 0, "args", "y"), "argument 'y', is None"),
     "tensor of a wrong dtype": (_put("tokens", "nodes", 0, "args", "y"), "i32 tensor 'tokens'"),
-    "dtype": (_put("f64", "tensors", 6, "dtype"), "has the dtype 'f64'"),
-    "kind": (_put("odd", "tensors", 6, "kind"), "is of kind 'odd'"),
-    "shape": (_put([0], "tensors", 6, "shape"), "has the shape [0]"),
-    "shape a text": (_put(["8"], "tensors", 6, "shape"), "has the shape ['8']"),
-    "logical": (_put([1, 1, 1, 1], "tensors", 6, "logical"), "4 logical dimensions"),
+    "dtype": (_put("f128", "tensors", 5, "dtype"), "has the dtype 'f128'"),
+    "kind": (_put("odd", "tensors", 5, "kind"), "is of kind 'odd'"),
+    "shape": (_put([0], "tensors", 5, "shape"), "has the shape [0]"),
+    "shape a text": (_put(["8"], "tensors", 5, "shape"), "has the shape ['8']"),
+    "logical": (_put([1, 1, 1, 1], "tensors", 5, "logical"), "4 logical dimensions"),
     "tensor twice": (
         _changed(lambda c: c["tensors"].append(c["tensors"][0])),
         "is in the graph already",
@@ -139,7 +139,7 @@ BAD: dict[str, tuple[Callable[[str], str], str]] = {
         lambda text: re.sub(r'"splits": \d+', '"splits": 16000000', text, count=1),
         "tiles, not 0 to 1048576",
     ),
-    "too many tiles": (_put([2**30, 64], "tensors", 6, "shape"), "tiles, not 0 to"),
+    "too many tiles": (_put([2**30, 64], "tensors", 5, "shape"), "tiles, not 0 to"),
 }
 
 

@@ -61,4 +61,4 @@ def test_a_wait_for_the_last_record_alone_is_not_enough() -> None:
 def test_bounds_are_whole_tensors() -> None:
     graph = schedule_of(apart=True).graph
     (access,) = graph.nodes[0].accesses
-    assert access.apart and np.array_equal(access.box, [(0, 16)])
+    assert access.apart and np.array_equal(np.asarray(access.box), [(0, 16)])

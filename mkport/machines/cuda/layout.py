@@ -43,10 +43,10 @@ class Shared:
 def shared_of(program: CudaProgram, schedule: Schedule, available: int) -> Shared:
     """The layout for a block that may have `available` bytes of shared memory.
 
-    Nearly all records that follow each other can be staged at once, and the ring has the rest; where
-    that leaves no two chunks, one stage buffer must do. Raises UserError when not even one chunk
-    fits beside that, though more than ported kernels may run, or a node has more token rows than the
-    program was composed for.
+    Nearly all records that follow each other can be staged at once, and the ring has the rest;
+    where that leaves no two chunks, one stage buffer must do. Raises UserError when not even one
+    chunk fits beside that, though more than ported kernels may run, or a node has more token rows
+    than the program was composed for.
     """
     nodes = schedule.graph.nodes
     for node in nodes:
