@@ -86,7 +86,10 @@ def grid_args(launch: Geometry) -> tuple[str, ...]:
 
 def user_section(unit: Unit, plan: Plan) -> str:
     """The user's text with its edits, without what the kernel does not reach."""
-    edits = [(start, end, "") for start, end in host_ranges(unit, [plan.kernel.item])]
+    edits = [
+        (start, end, "")
+        for start, end in host_ranges(unit, [plan.kernel.item], " ".join(plan.kernel.arguments))
+    ]
     edits += _edits(unit, plan)
     text = apply(unit.text, edits)
     text = re.sub(r"[ \t]+\n", "\n", text)

@@ -28,8 +28,10 @@ GNU = (  # a vector is loaded as a whole; volatile accesses have hooks of their 
     "--param=tsan-distinguish-volatile=1",
 )  # fmt: skip
 CLANG = ("-mllvm", "-tsan-distinguish-volatile=1")
+_BRACKETED = r"\((?:[^()]|\([^()]*\))*\)"  # such as (sizeof(T))
 DYNAMIC_ARRAY = re.compile(
-    r"\bextern\s+__shared__\b[^;{}()]*?(?:\([^)]*\)[^;{}()]*?)?(\w+)\s*\[\s*\]"
+    rf"\bextern\s+(?:\w+\s*{_BRACKETED}\s*)*__shared__\b[^;{{}}()]*?"
+    rf"(?:{_BRACKETED}[^;{{}}()]*?)*(\w+)\s*\[\s*\]"
 )
 ASM = re.compile(r"\b(?:asm|__asm__|__asm)\b")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)

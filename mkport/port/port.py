@@ -166,7 +166,7 @@ class _Port:
         self.name = self.request.name or chosen[0].name
         step.say(f"{self.request.path.name}: kernels {listed}; porting {chosen[0].name}.")
         self.seen = self._one_of(self.analysed, chosen)
-        self.reached, _ = self.analysed.reach([self.seen])
+        self.reached, _ = self.analysed.reach([self.seen], " ".join(self.request.instance))
         if found := self.analysed.broken(self.reached):
             raise RefusedPort(self._unread(self.analysed, found[0], "not understood", found[1]))
         self.item, self.items = self._emitted()
@@ -192,7 +192,7 @@ class _Port:
             ]  # fmt: skip
             if len(items) != 1:
                 continue
-            reached, macros = unit.reach(items)
+            reached, macros = unit.reach(items, " ".join(self.request.instance))
             same = sum(i.kind == "function" for i in reached) == sum(
                 i.kind == "function" for i in self.reached
             )
@@ -433,7 +433,8 @@ class _Port:
             self.merged.system, frozenset(self.request.immutable), self.modes, self.meets,
             self.drains, self.asserts, self.request.path.name,
         )  # fmt: skip
-        self.original = blanked(self.unit.text, host_ranges(self.unit, [self.item]))
+        arguments = " ".join(self.kernel.arguments)
+        self.original = blanked(self.unit.text, host_ranges(self.unit, [self.item], arguments))
         self.files = {
             "op.py": emit.op_text(plan),
             "task.cuh": emit.task_text(self.unit, plan),

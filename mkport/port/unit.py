@@ -190,13 +190,16 @@ class Unit:
         """The text of an item, its template head included."""
         return self.text[item.outer.start_byte : item.outer.end_byte]
 
-    def reach(self, roots: Iterable[Item]) -> tuple[list[Item], set[str]]:
-        """The items that the roots name, and those name, and so on; and the macros among them."""
+    def reach(self, roots: Iterable[Item], also: str = "") -> tuple[list[Item], set[str]]:
+        """The items that the roots name, and those name, and so on; and the macros among them.
+
+        `also` is text that names more: a template's arguments.
+        """
         reached = set(roots)
         own = {name for item in reached for name in item.names if item.kernel}
         wanted: set[str] = set()
         used: set[str] = set()
-        queue = [self.text_of(item) for item in reached]
+        queue = [*(self.text_of(item) for item in reached), also]
         while queue:
             fresh = names(queue.pop()) - wanted
             wanted |= fresh
@@ -229,12 +232,12 @@ class Unit:
         return None
 
 
-def host_ranges(unit: Unit, roots: Iterable[Item]) -> list[tuple[int, int]]:
-    """What goes when only the roots and what they reach stay: ranges of the text.
+def host_ranges(unit: Unit, roots: Iterable[Item], also: str = "") -> list[tuple[int, int]]:
+    """What goes when only the roots and what they (and `also`) reach stay: ranges of the text.
 
     Items, includes and macros that nothing reached names; the directives around them stay.
     """
-    kept, used = unit.reach(roots)
+    kept, used = unit.reach(roots, also)
     keep = set(kept)
     ranges = [
         (item.outer.start_byte, item.outer.end_byte) for item in unit.items if item not in keep

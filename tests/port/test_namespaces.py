@@ -1,4 +1,4 @@
-"""Templates in namespaces compile by their full names; a compiler's error has its own line."""
+"""Templates compile with the full names and the types they need; an error keeps its line."""
 
 from pathlib import Path
 
@@ -42,3 +42,20 @@ def test_an_error_of_the_compiler_stands_in_its_own_line(tmp_path: Path) -> None
     )
     (finding,) = port_file(path, block=(32, 1, 1), run=False).refusals
     assert finding.code == "MK161" and finding.line == 4
+
+
+def test_types_that_a_template_is_instantiated_with_come_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "unary.cu"
+    path.write_text(
+        "constexpr float kTwo = 2.f;\n"
+        "struct Twice { __device__ float operator()(float x) const { return kTwo * x; } };\n"
+        "struct Other { __device__ float operator()(float x) const { return -x; } };\n"
+        "template <typename Op> __global__ void unary(const float* x, float* y, int n) {\n"
+        "  int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "  if (i < n) y[i] = Op{}(x[i]);\n}\n"
+    )
+    report = port_file(path, block=(64, 1, 1), grid=(2, 1, 1), instantiate="unary<Twice>")
+    assert not report.refusals and report.exit_code == 0
+    assert "struct Twice" in report.files["task.cuh"] and "kTwo" in report.files["task.cuh"]
+    assert "struct Other" not in report.files["task.cuh"]
+    assert any("same bits" in line for step in report.steps for line in step.lines)

@@ -238,3 +238,25 @@ def test_no_compiler_is_one_clear_paragraph(monkeypatch: pytest.MonkeyPatch) -> 
             run_original(FEATURES, [Launch("volume", (1, 1, 1), (1, 1, 1), (None,))])
     finally:
         compiler.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "extern __shared__ __align__(sizeof(T)) unsigned char raw[]",
+        "extern __align__(16) __shared__ unsigned char raw[]",
+        "alignas(16) extern __shared__ unsigned char raw[]",
+    ],
+)
+def test_dynamic_shared_memory_is_found_however_it_is_aligned(head: str) -> None:
+    source = (
+        "template <typename T> __global__ void turn(const T* x, T* y) {\n"
+        f"  {head};\n"
+        "  T* s = reinterpret_cast<T*>(raw);\n"
+        "  s[threadIdx.x] = x[threadIdx.x];\n"
+        "  __syncthreads();\n"
+        "  y[threadIdx.x] = s[31 - threadIdx.x];\n}\n"
+    )
+    x, y = np.arange(32, dtype=np.float64), np.zeros(32)
+    call = Launch("turn<double>", (1, 1, 1), (32, 1, 1), (x, y), 32 * 8)
+    assert (run(call, source=source, unfilled=[y]).outputs[1] == x[::-1]).all()
