@@ -1,5 +1,6 @@
 """The verb `new`: starts an op of one's own. The files come from `mkport.port.scaffold`."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -23,8 +24,9 @@ def command(
     """
     files = new_op(name, ops)
     text = "\n".join(map(str, files))
-    text += f"\n\nmkport check {name} --ops {ops}\nmkport check {name} --ops {ops} --machine host"
-    text += f"\npytest {files[-1]}"
+    check = f"mkport check {name} --ops {shlex.quote(str(ops))}"
+    text += f"\n\n{check}\n{check} --machine host"
+    text += f"\npytest {shlex.quote(str(files[-1]))}"
     emit(
         {"op": name, "files": files},
         as_json,

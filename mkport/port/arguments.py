@@ -3,6 +3,7 @@
 Made-up arguments are a trial: where they do not fit the kernel, that says nothing of the kernel.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from mkport.errors import UserError
 from mkport.machines.cpu.memory import NUMPY
 from mkport.port.geometry import Geometry
 from mkport.port.kernel import Kernel, Param
+from mkport.port.run import fitting
 
 Arguments = dict[str, Any]
 _SPEC = re.compile(r"(\w+)\[([\d,\s]*)\](?:=(.+))?")
@@ -22,6 +24,7 @@ _COUNTS = re.compile(
     r"n|num\w*|\w*numel\w*|total\w*|size|\w*_size|length|len|count|elements|n_\w+", re.IGNORECASE
 )
 TRIAL_BYTES = 1 << 20  # of each made-up tensor
+MOST_BYTES = 1 << 31  # of a tensor that is given; it is copied for each run
 
 
 def read_arguments(given: Sequence[str], kernel: Kernel, seed: int = 0) -> Arguments:
@@ -43,6 +46,11 @@ def read_arguments(given: Sequence[str], kernel: Kernel, seed: int = 0) -> Argum
                 f"where the names are {', '.join(params)}."
             )
         found[name] = _value(text, value.strip(), params[name], found, rng)
+        if isinstance(found[name], np.ndarray):
+            try:
+                fitting(found[name], params[name].dtype)
+            except UserError as error:
+                raise UserError(f"--arg {text!r}: {error}") from error
     if missing := [name for name in params if name not in found]:
         raise UserError(
             f"{kernel.name} has no value for {', '.join(missing)}: give --arg {missing[0]}=..., "
@@ -56,9 +64,14 @@ def _value(
 ) -> Any:
     if param.kind != "tensor":
         try:
-            return int(value, 0) if param.kind == "int" else float(value)
+            number = int(value, 0) if param.kind == "int" else float(value)
         except ValueError as error:
             raise UserError(f"--arg {text!r}: {param.name} is a number, {param.type}.") from error
+        if param.kind == "int" and not -(2**31) <= number < 2**31:
+            raise UserError(
+                f"--arg {text!r}: a record carries integers of 32 bits, -2147483648 to 2147483647."
+            )
+        return number
     if value in ("null", "nullptr", "none"):
         return None
     if value in found and isinstance(found[value], np.ndarray):
@@ -76,6 +89,11 @@ def _value(
             "the name of a parameter before it."
         )
     shape = tuple(int(n) for n in re.findall(r"\d+", spec[2]))
+    if math.prod(shape) * np.dtype(NUMPY[spec[1]]).itemsize > MOST_BYTES:
+        raise UserError(
+            f"--arg {text!r}: {param.name} would have more than {MOST_BYTES} bytes. Compare the "
+            "bits on smaller sizes."
+        )
     return _filled(text, spec[1], shape, spec[3], rng)
 
 

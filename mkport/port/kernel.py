@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mkport.errors import UserError
 from mkport.port.finding import Finding, RefusedPort
 from mkport.port.lexer import split_list
 from mkport.port.syntax import declared, find
@@ -186,12 +187,18 @@ def _sorted_words(name: str) -> str:
 
 
 def read_kernel(unit: Unit, item: Item, instance: Sequence[str]) -> Kernel:
-    """The kernel of an item. Raises RefusedPort for an open template or an unfit parameter."""
+    """The kernel of an item.
+
+    Raises RefusedPort for an open template or an unfit parameter, and UserError for arguments of
+    what is no template.
+    """
     tree, node = unit.tree, item.node
     line = tree.line(node)
     template, defaults = template_of(unit, item)
     special = unit.special(item) is not None
     arguments = () if special else tuple(instance)
+    if arguments and not template:
+        raise UserError(f"{item.name} is no template: leave --instantiate out.")
     if len(arguments) < len(template):
         rest = defaults[len(arguments) : len(template)]
         if any(not value for value in rest):

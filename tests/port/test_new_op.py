@@ -56,6 +56,13 @@ def test_the_verb_says_what_it_wrote_and_the_ops_are_found(tmp_path: Path) -> No
     assert set(ops_in(tmp_path)) == set(ops_in(tmp_path / "scale_by")) == {"scale_by"}
 
 
+def test_a_folder_with_a_space_is_quoted_in_what_to_run_next(tmp_path: Path) -> None:
+    ops = tmp_path / "my ops"
+    shown = CliRunner().invoke(app, ["new", "scale_by", "--ops", str(ops)]).stdout
+    assert f"mkport check scale_by --ops '{ops}' --machine host" in shown
+    assert f"pytest '{ops / 'test_scale_by.py'}'" in shown
+
+
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     new_op("mine", tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
