@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _FUNCTIONS = ("lambda_expression", "function_definition")
+_NAMES = ("template_function", "qualified_identifier")  # a function's name with more around it
 _SLIP = (
     "In a megakernel the threads that skip it do not leave: they go on to the next task's barriers "
     "and slip out of step, silently."
@@ -99,6 +100,7 @@ class Control:
                 found += self._around(function, sites)
                 found += self._exits(function, sites)
         found += self._passed_on()
+        found += self._taken()
         found += self._recursion()
         kernel = self._at[self.u.kernel.node.start_byte]
         found += self._lane_returns(kernel, self.sites(kernel, warps=True))
@@ -237,6 +239,44 @@ class Control:
                 _SLIP,
                 "Call it directly, or write the barrier where the object is called.",
             )  # fmt: skip
+
+    def _taken(self) -> Iterator[Finding]:
+        """Functions with barriers that are used as values: who calls them was not followed."""
+        names = self._names_that_meet()
+        for function in self.functions:
+            for node in self._own(function):
+                if node.type != "identifier" or self.tree.of(node) not in names:
+                    continue
+                parent = node.parent
+                while parent is not None and parent.type in _NAMES:
+                    node, parent = parent, parent.parent
+                if parent is not None and parent.type == "call_expression":
+                    if parent.child_by_field_name("function") == node:
+                        continue
+                yield Finding(
+                    "MK134", self.tree.line(node), self.tree.column(node),
+                    f"{self.tree.of(node)} meets other threads and is used as a value; who calls "
+                    "it, and when, was not followed.",
+                    _SLIP,
+                    "Call it by its name, under conditions that are the same for all threads.",
+                )  # fmt: skip
+
+    def _names_that_meet(self) -> set[str]:
+        """Functions of the file with a barrier or a warp operation, whether a call reaches them or
+        not; and those that name one of them."""
+        names: set[str] = set()
+        while True:
+            more = {
+                name for name, functions in self.u.by_name.items() if name not in names
+                and any(
+                    self._is_barrier(node) or self._is_warp_op(node)
+                    or (node.type == "identifier" and self.tree.of(node) in names)
+                    for function in functions for node in self._own(function)
+                )
+            }  # fmt: skip
+            if not more:
+                return names
+            names |= more
 
     def _recursion(self) -> Iterator[Finding]:
         for function in self.meeting:

@@ -164,6 +164,11 @@ def test_wrong_use_names_the_kernels(tmp_path: Path) -> None:
          "if (last) x[0] = 1; }", "MK152"),
         ("__global__ void k(float* x) { float* p = (float*)malloc(4); x[0] = *p; }", "MK158"),
         ("__global__ void k(float* x) { if (x[0] > 1) __trap(); }", "MK159"),
+        ("__device__ void meet() { __syncthreads(); }\n__global__ void k(float* x) "
+         "{ void (*f)() = meet; if (threadIdx.x > 3) f(); x[0] = 1; }", "MK134"),
+        ("__device__ void inner() { __syncthreads(); }\n__device__ void outer() { inner(); }\n"
+         "__global__ void k(float* x) { auto f = &outer; if (threadIdx.x > 3) f(); x[0] = 1; }",
+         "MK134"),
         ("__global__ void k(double d, float* x) { x[0] = d; }", "MK103"),
         ("template <class T> __global__ void k(T* x);\n"
          "template <> __global__ void k<float>(float* x) { x[0] = 1; }", "MK102"),
