@@ -244,8 +244,9 @@ class Control:
         """Functions with barriers that are used as values: who calls them was not followed."""
         names = self._names_that_meet()
         for function in self.functions:
+            mine = names - self._declared(function)
             for node in self._own(function):
-                if node.type != "identifier" or self.tree.of(node) not in names:
+                if node.type != "identifier" or self.tree.of(node) not in mine:
                     continue
                 parent = node.parent
                 while parent is not None and parent.type in _NAMES:
@@ -260,6 +261,15 @@ class Control:
                     _SLIP,
                     "Call it by its name, under conditions that are the same for all threads.",
                 )  # fmt: skip
+
+    def _declared(self, function: Function) -> set[str]:
+        """The names of a function's own variables and parameters."""
+        return {
+            self.tree.of(node) for node in walk(function.node)
+            if node.type == "identifier" and node.parent is not None
+            and node.parent.child_by_field_name("declarator") == node
+            and node.parent.type != "function_declarator"
+        }  # fmt: skip
 
     def _names_that_meet(self) -> set[str]:
         """Functions of the file with a barrier or a warp operation, whether a call reaches them or
