@@ -98,8 +98,13 @@ def _refused(path: Path, kernel: str, refused: NumbaRefused) -> Report:
 def _njit(
     path: Path, ported: PortedNjit, arguments: Given | None, out: Path | None, run: bool
 ) -> Report:
-    step = Step(1, "scan", "ok", [f"{ported.name}: its outermost loop becomes the op's tiles"])
-    report = Report(path.name, ported.name, "ported", (), (step,), ported.files, None)
+    steps = [
+        Step(1, "scan", "ok", [f"{ported.name}: its outermost loop becomes the op's tiles"]),
+        Step(8, "emit", "ok", [f"{', '.join(ported.files)}: an op of the CPU machine"]),
+    ]
+    report = Report(path.name, ported.name, "ported", (), (), ported.files, None)
+    compared = Step(11, "run check", "skipped", ["no --arg given: bits were not compared"])
+    result = Step(12, "result", "ok", ["ported"])
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         ported.write(place)
@@ -121,9 +126,16 @@ def _njit(
                     "A port has the bits of what it was made from.", "Report it.",
                     "refusal", path.name,
                 )  # fmt: skip
-                return replace(report, verdict="refused", findings=(finding,))
+                compared = Step(11, "run check", "refused", [str(finding)])
+                result = Step(12, "result", "refused", ["refused: MK180"])
+                steps += [compared, result]
+                return replace(report, verdict="refused", findings=(finding,), steps=tuple(steps))
+            compared = Step(11, "run check", "ok", ["the function and its port: the same bits"])
             report = replace(report, ran=True)
+    if not report.ran:
+        result.lines[0] += ", but not run here"
     if out is not None:
         target = ported.write(out)
+        result.lines.append(f"written to {target}")
         report = replace(report, op=load_file(target / "op.py").OP)
-    return report
+    return replace(report, steps=(*steps, compared, result))

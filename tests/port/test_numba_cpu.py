@@ -8,6 +8,7 @@ import pytest
 from mkport.errors import UserError
 from mkport.port.numba_cpu import PortedNjit, port_njit, run_njit, same_bits
 from mkport.port.numba_file import NumbaRefused
+from mkport.port.numba_port import port_python
 
 HEAD = "import math\n\nimport numpy as np\nfrom numba import njit, prange\n\nWIDTH = 4\n\n"
 SOFTMAX = '''
@@ -142,3 +143,12 @@ def test_what_cannot_be_ported(
     text = SOFTMAX.replace(*change) if change[0] else SOFTMAX
     with pytest.raises(UserError, match=said):
         port_njit(written(tmp_path, text), None, types)
+
+
+def test_the_report_says_what_was_compared(tmp_path: Path) -> None:
+    path = written(tmp_path, SOFTMAX)
+    quiet = port_python(path, "softmax", TYPES)
+    assert quiet.steps[-1].lines == ["ported, but not run here"] and not quiet.ran
+    told = port_python(path, "softmax", TYPES, arguments=["x=f32[3,5]", "y=f32[3,5]", "scale=2.5"])
+    assert told.ran and [step.name for step in told.steps][-2:] == ["run check", "result"]
+    assert told.steps[-1].lines == ["ported"]
