@@ -31,7 +31,9 @@ def _environment() -> dict[str, str]:
     import os
 
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    # the plugin is named on the command line: where mkport is installed it would come twice
+    found = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    return os.environ | found | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 def test_a_wrong_body_fails_its_test(tmp_path: Path) -> None:
