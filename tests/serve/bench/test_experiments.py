@@ -46,7 +46,8 @@ def test_a_crowd_writes_at_the_same_time(report: Report) -> None:
         assert [s["tokens"] for s in samples] == [20] * chats
         spent_s = max(s["ended_ms"] for s in samples) / 1e3
         assert row["tokens_per_second"] == pytest.approx(20 * chats / spent_s, rel=0.2)
-        assert row["writing_tokens_per_second"] > row["tokens_per_second"]
+        # less the first token's time, and one token: near it, where the first comes at once
+        assert row["writing_tokens_per_second"] > 0.8 * row["tokens_per_second"]
     alone = report.crowd["scripted"][1][0]
     gaps_ms = alone["samples"][0]["gaps_ms"]
     assert alone["writing_tokens_per_second"] == pytest.approx(1e3 * 19 / sum(gaps_ms), rel=0.01)
