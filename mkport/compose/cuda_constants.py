@@ -19,7 +19,7 @@ _KIND_NAMES = (
     "NOTHING COUNTER FREE_CHUNK FULL_CHUNK FREE_STAGE STAGED FREE_JOIN JOINED BOX FREE_BOX"
 ).split()
 
-ROW_BYTES = 2048  # of one weight row in a ring slot; what an op's slices of k are cut by
+ROW_BYTES = 2048  # of one weight row in a ring chunk; what an op's slices of k are cut by
 
 CONSTANTS = {
     "COMPUTE_WARPS": 8,

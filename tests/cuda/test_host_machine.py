@@ -118,7 +118,7 @@ def test_a_record_without_tiles_signals_after_its_waits() -> None:
 
 
 def test_independent_records_do_not_overrun_each_other_s_inputs() -> None:
-    """Nothing but the two stage buffers keeps the stagers from running ahead."""
+    """Nothing but the stage buffers, shared by turns, keeps the stagers from running ahead."""
     graph = Graph()
     graph.tensor("count", "i32", (1,), "input")
     graph.tensor("w", "bf16", (16, WIDTH), "weight")

@@ -94,7 +94,7 @@ struct MkGuard {
 struct MkRing {
   char* base;
   mk_barrier* full;   // [MK_CHUNKS] MK_RING_ARRIVALS and the bytes
-  mk_barrier* empty;  // [MK_CHUNKS] one arrival of each compute warp
+  mk_barrier* empty;  // [MK_CHUNKS] an arrival for each compute warp
   int32_t bytes;      // of all
   int32_t at;         // where the next chunk begins, if it does not reach over the end
   uint32_t number;    // of the next chunk

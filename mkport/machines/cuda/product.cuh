@@ -8,7 +8,7 @@ struct MkProduct {
   enum {
     ROWS = 16,                 // weight rows
     HALF = 8,                  // of them, in a product that takes them from two places
-    ROW_BYTES = MK_ROW_BYTES,  // 2048, of one weight row in a ring slot
+    ROW_BYTES = MK_ROW_BYTES,  // 2048, of one weight row in a chunk
     SHIFT = 16,                // bytes between the rows of a chunk: their banks differ
     SLICE = ROW_BYTES / sizeof(mk_weight),
     PAD = 16 / sizeof(mk_weight),  // likewise between the staged tokens
