@@ -252,7 +252,7 @@ MK_DEVICE inline void mk_ring_drain(mk_barrier* full, int parity) {
 }
 
 // The ring: one warp copies immutable bytes into shared memory, and a barrier tells when they are
-// there. For each fill: mk_ring_expect, any number of mk_ring_rows, mk_ring_end, by all lanes.
+// there. For each fill: mk_ring_expect, any number of mk_ring_copy, mk_ring_end, by all lanes.
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 #define MK_RING_ARRIVALS 1  // of the barrier in a phase: the one that expects the bytes
@@ -283,14 +283,6 @@ MK_INLINE void mk_ring_copy(mk_barrier* full, char* to, const void* from, int by
       "l"(from), "r"(bytes), "r"(mk_shared_address(full)), "l"(policy)
       : "memory");
 }
-// Up to 32 rows, one lane each; addresses and sizes are multiples of 16 bytes.
-MK_INLINE void mk_ring_rows(mk_barrier* full, char* to, int to_pitch, const void* from,
-                            int64_t from_pitch, int bytes, int rows, uint64_t policy) {
-  const int row = mk_lane();
-  if (row < rows)
-    mk_ring_copy(full, to + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
-                 bytes, policy);
-}
 MK_INLINE void mk_ring_end(mk_barrier*) {}
 #else
 #define MK_RING_ARRIVALS 32  // each lane's own copies
@@ -298,15 +290,6 @@ MK_INLINE void mk_fence_barrier_init() {}
 MK_INLINE void mk_fence_async() {}
 MK_INLINE uint64_t mk_ring_policy() { return 0; }
 MK_INLINE void mk_ring_expect(mk_barrier*, int) {}
-MK_INLINE void mk_ring_rows(mk_barrier*, char* to, int to_pitch, const void* from,
-                            int64_t from_pitch, int bytes, int rows, uint64_t) {
-  for (int row = 0; row < rows; row++)
-    for (int at = 16 * mk_lane(); at < bytes; at += 16 * 32)
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                       mk_shared_address(to + row * to_pitch + at)),
-                   "l"(static_cast<const char*>(from) + row * from_pitch + at)
-                   : "memory");
-}
 MK_INLINE void mk_ring_copy(mk_barrier*, char* to, const void* from, int bytes, uint64_t) {
   for (int at = 0; at < bytes; at += 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(mk_shared_address(to + at)),

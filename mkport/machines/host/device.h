@@ -313,13 +313,6 @@ inline void mk_ring_copy(mk_barrier* full, char* target, const void* from, int b
   mk_host::world->workers[mk_host::warp->worker].copies.push_back(
       {target, source, bytes, &mk_look(full)});
 }
-inline void mk_ring_rows(mk_barrier* full, char* to, int to_pitch, const void* from,
-                         int64_t from_pitch, int bytes, int rows, uint64_t policy) {
-  const int row = mk_lane();
-  if (row < rows)
-    mk_ring_copy(full, to + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
-                 bytes, policy);
-}
 inline void mk_ring_end(mk_barrier*) {}
 inline void mk_ring_drain(mk_barrier* full, int parity) {
   while (!mk_host::over(mk_look(full), parity)) {
