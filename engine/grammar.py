@@ -13,6 +13,7 @@ from mkport.engine.request import Grammar
 from mkport.engine.sampling import RowError
 from mkport.engine.tokenizer import Tokenizer
 from mkport.errors import UserError
+from mkport.extras import install
 
 KEPT = 64  # compiled grammars; an agent sends the same tools with every message
 # JSON may be laid out with line breaks and indents, but a model cannot get lost in white space
@@ -99,7 +100,7 @@ def _for_llguidance(tokenizer: Tokenizer, vocab: int) -> Any:
     except ImportError as error:
         raise UserError(
             "Grammars (response_format, forced tool calls) need the package llguidance. Install "
-            "mkport's extra `serve`: pip install 'mkport[serve]'."
+            f"mkport's extra `serve`: {install('serve')}."
         ) from error
     ends = list(tokenizer.eos_ids) or None
     return LLTokenizer(

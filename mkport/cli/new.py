@@ -1,5 +1,6 @@
 """The verb `new`: starts an op of one's own. The files come from `mkport.port.scaffold`."""
 
+import importlib.util
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mkport.cli.output import JsonFlag, emit
+from mkport.extras import tool
 from mkport.port.scaffold import new_op
 
 
@@ -24,9 +26,11 @@ def command(
     """
     files = new_op(name, ops)
     text = "\n".join(map(str, files))
-    check = f"mkport check {name} --ops {shlex.quote(str(ops))}"
+    check = f"{tool('mkport')} check {name} --ops {shlex.quote(str(ops))}"
     text += f"\n\n{check}\n{check} --machine host"
-    text += f"\npytest {shlex.quote(str(files[-1]))}"
+    if importlib.util.find_spec("pytest") is None:
+        text += f"\n{tool('pip')} install pytest  # once, for the test"
+    text += f"\n{tool('pytest')} {shlex.quote(str(files[-1]))}"
     emit(
         {"op": name, "files": files},
         as_json,

@@ -11,6 +11,7 @@ from mkport.cli.options import MAX_BATCH, DtypeOption, ModelOption
 from mkport.cli.output import JsonFlag, emit, progress
 from mkport.engine.parsers import choose
 from mkport.errors import UserError
+from mkport.extras import install
 
 NEEDED = (
     "fastapi",
@@ -94,7 +95,7 @@ def command(
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(
-            f"Serving needs {', '.join(missing)}, not installed here: pip install 'mkport[serve]'."
+            f"Serving needs {', '.join(missing)}, not installed here: {install('serve')}."
         )
     if machine not in ("cpu", "cuda"):
         raise UserError(f"There is no machine {machine!r}: --machine takes cpu or cuda.")

@@ -13,6 +13,7 @@ from mkport.cli.trace import trace_step
 from mkport.engine.decoder import Decoder
 from mkport.engine.generate import generate
 from mkport.engine.prompt import encode_prompt
+from mkport.extras import install
 from mkport.files import make_folder, write_text
 from mkport.library import all_ops
 from mkport.plan.file import save_schedule
@@ -24,9 +25,7 @@ from mkport.verify import verify
 
 PROBE = "The quick brown fox jumps over the lazy dog, and the moon"  # a few tokens for the step
 TRACED_STEPS = 16
-NO_TORCH = (
-    "PyTorch, which the oracles are written in, is not installed; pip install 'mkport[oracle]'"
-)
+NO_TORCH = f"PyTorch, which the oracles are written in, is not installed; {install('oracle')}"
 
 
 @dataclass(frozen=True)

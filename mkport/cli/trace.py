@@ -21,13 +21,14 @@ from mkport.cli.output import JsonFlag, emit
 from mkport.doctor import cpu_model
 from mkport.engine.decoder import Decoder, decode_shape
 from mkport.errors import UserError
+from mkport.extras import install
 from mkport.files import make_folder
 from mkport.trace.collect import collect
 
 PICTURES = ("timeline.png", "timeline.svg")
 NO_PICTURE = (
     "no timeline.png and timeline.svg: drawing needs matplotlib, which is not installed; "
-    "pip install 'mkport[plot]'"
+    f"{install('plot')}"
 )
 
 

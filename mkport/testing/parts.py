@@ -16,8 +16,9 @@ import mkport.kernels
 from mkport.cache import cache_dir
 from mkport.declare import Op
 from mkport.errors import UserError
+from mkport.extras import install
 
-NO_TORCH = "Checks compare with PyTorch, which is not installed here: pip install 'mkport[oracle]'."
+NO_TORCH = f"Checks compare with PyTorch, which is not installed here: {install('oracle')}."
 LIBRARY = Path(mkport.kernels.__file__).resolve().parent
 
 

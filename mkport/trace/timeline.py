@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mkport.errors import UserError
+from mkport.extras import install
 from mkport.files import replace_file
 from mkport.trace.palette import FAINT, INK
 from mkport.trace.trace import Trace
@@ -128,7 +129,7 @@ def _settings() -> Iterator[None]:
     except ImportError as error:
         raise UserError(
             "Drawing a timeline needs matplotlib, which is not installed here: "
-            "install the extra that has it, pip install 'mkport[plot]'."
+            f"install the extra that has it, {install('plot')}."
         ) from error
     with matplotlib.rc_context():
         matplotlib.rcdefaults()

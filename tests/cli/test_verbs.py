@@ -16,6 +16,7 @@ from typer.testing import Result
 
 from mkport.cli import check as check_verb
 from mkport.declare import RECORD, Op
+from mkport.extras import install
 from mkport.library import all_ops, find_op
 from mkport.machines.host.build import compiler
 from mkport.models.llama import LlamaConfig
@@ -167,11 +168,11 @@ def test_trace_without_matplotlib_writes_all_but_the_pictures(
     args = ("trace", "--model", tiny_model, "--steps", 2, "--workers", 2, "-o", out)
     done = mkport(*args)
     assert done.exit_code == 0, done.output
-    assert "waiting before it" in done.stdout and "mkport[plot]" in done.stdout
+    assert "waiting before it" in done.stdout and install("plot") in done.stdout
     assert {path.name for path in out.iterdir()} == {"trace.json", "times.json"}
     found = json.loads(mkport(*args, "--json").stdout)
     assert {Path(file) for file in found["files"]} == set(out.iterdir())
-    assert "mkport[plot]" in found["note"]
+    assert install("plot") in found["note"]
 
 
 def test_the_demo_without_matplotlib_says_how_to_get_the_pictures(
@@ -183,7 +184,7 @@ def test_the_demo_without_matplotlib_says_how_to_get_the_pictures(
 ) -> None:
     done = mkport("demo", "Hi", "--model", tiny_model, "-o", tmp_path / "out", "--max-tokens", 1)
     assert done.exit_code == 0, done.output
-    assert "7 ok" in done.stdout and "mkport[plot]" in done.stdout
+    assert "7 ok" in done.stdout and install("plot") in done.stdout
     assert (tmp_path / "out" / "trace.json").exists()
 
 
@@ -280,7 +281,7 @@ def test_the_demo_says_what_it_skips_without_torch(
     args = ("demo", "Hi", "--model", tiny_model, "-o", tmp_path, "--max-tokens", 4)
     done = mkport(*args)
     assert done.exit_code == 0, done.output
-    assert "mkport[oracle]" in done.stdout
+    assert install("oracle") in done.stdout
     assert "5 ok, 2 skipped" in done.stdout
 
 

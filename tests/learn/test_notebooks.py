@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("jupytext")
 
-from mkport.doctor import MODEL_FIX
+from mkport.extras import MODEL
 from mkport.learn.catalogue import recipes
-from mkport.learn.notebooks import MODEL, make, notebook
+from mkport.learn.notebooks import make, notebook
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,10 +31,6 @@ def test_its_cells(recipe) -> None:  # type: ignore[no-untyped-def]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     assert sum('"pip"' in text for text in code) == 1
     assert '"""' not in first and not any(cell.get("outputs") for cell in cells)
-
-
-def test_the_model_is_the_one_that_doctor_names() -> None:
-    assert MODEL in MODEL_FIX
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from mkport.cli.main import app
 from mkport.errors import UserError
+from mkport.extras import tool
 from mkport.library import all_ops, find_op, ops_in
 from mkport.port.scaffold import FILES, check_name, new_op
 from mkport.testing.suite import has_form
@@ -61,8 +62,8 @@ def test_the_verb_says_what_it_wrote_and_the_ops_are_found(tmp_path: Path) -> No
 def test_a_folder_with_a_space_is_quoted_in_what_to_run_next(tmp_path: Path) -> None:
     ops = tmp_path / "my ops"
     shown = CliRunner().invoke(app, ["new", "scale_by", "--ops", str(ops)]).stdout
-    assert f"mkport check scale_by --ops '{ops}' --machine host" in shown
-    assert f"pytest '{ops / 'test_scale_by.py'}'" in shown
+    assert f"{tool('mkport')} check scale_by --ops '{ops}' --machine host" in shown
+    assert f"{tool('pytest')} '{ops / 'test_scale_by.py'}'" in shown
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

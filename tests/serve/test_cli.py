@@ -14,6 +14,7 @@ from mkport.engine.server import lifecycle
 from mkport.engine.server.settings import Settings
 from mkport.engine.server.start import sampling_defaults, start
 from mkport.errors import UserError
+from mkport.extras import install
 from tests.cli.conftest import mkport, tiny_model  # noqa: F401
 
 Run = Callable[..., Result]
@@ -58,7 +59,7 @@ def test_a_missing_extra_is_named(mkport: Run, monkeypatch: pytest.MonkeyPatch) 
     result = mkport("serve")
     assert result.exit_code == 2
     told = " ".join(result.output.split())
-    assert "Serving needs uvicorn" in told and "pip install 'mkport[serve]'" in told
+    assert "Serving needs uvicorn" in told and install("serve") in told
 
 
 def test_sizes() -> None:

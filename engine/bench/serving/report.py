@@ -11,6 +11,7 @@ import numpy as np
 from mkport.engine.bench.serving.experiments import ANSWER, LONG, NEIGHBOURS
 from mkport.engine.bench.serving.race import Report
 from mkport.errors import UserError
+from mkport.extras import install
 from mkport.files import replace_file
 from mkport.trace.palette import FAINT, INK, MUTED
 
@@ -150,7 +151,7 @@ def plots(report: Report, stem: Path) -> list[Path]:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UserError("Plots need matplotlib: pip install 'mkport[plot]'.") from error
+        raise UserError(f"Plots need matplotlib: {install('plot')}.") from error
     style = {"svg.hashsalt": "mkport", "text.color": INK, "axes.edgecolor": FAINT, "font.size": 9}
     written = []
     with matplotlib.rc_context(style):

@@ -5,8 +5,11 @@ is told as an error that names it and the way out. Nothing here imports CuPy bef
 a GPU.
 """
 
+import contextlib
+import ctypes
 import hashlib
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +18,7 @@ from typing import Any
 
 from mkport.cache import cache_dir
 from mkport.errors import UserError
+from mkport.extras import install
 from mkport.machines.cuda.nvrtc import nvrtc
 
 OLDEST = 80  # compute capability: bf16 mma, mbarriers, cp.async
@@ -50,9 +54,14 @@ def gpu() -> Gpu:
     try:
         import cupy
     except ImportError as error:
+        if _driver_is_here():
+            raise UserError(
+                "The CUDA machine needs CuPy, which is not installed: "
+                f"{install('cuda13')} (or cuda12, after the driver's CUDA version). {ELSEWHERE}"
+            ) from error
         raise UserError(
-            "The CUDA machine needs CuPy, which is not installed: pip install 'mkport[cuda13]' "
-            f"(or cuda12, after the driver's CUDA version). {ELSEWHERE}"
+            f"No GPU was found: there is no NVIDIA driver here. {ELSEWHERE} With one, the CUDA "
+            f"machine needs CuPy too: {install('cuda13')} (or cuda12)."
         ) from error
     runtime = cupy.cuda.runtime
     try:
@@ -78,6 +87,16 @@ def gpu() -> Gpu:
     )
 
 
+def _driver_is_here() -> bool:
+    """Whether the driver's library can be loaded, which is asked without CuPy."""
+    names = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
+    for name in names:
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(name)
+            return True
+    return False
+
+
 def _refusal(error: Any, runtime: Any) -> str:
     """Why the runtime cannot work, and what to do about it."""
     code = int(error.status)
@@ -88,7 +107,7 @@ def _refusal(error: Any, runtime: Any) -> str:
         built = int(runtime.runtimeGetVersion())
         return (
             f"The NVIDIA driver knows CUDA up to {_version(driver)}, but CuPy was built for "
-            f"{_version(built)}: update the driver, or pip install 'mkport[cuda{driver // 1000}]'."
+            f"{_version(built)}: update the driver, or {install(f'cuda{driver // 1000}')}."
         )
     return REFUSALS.get(code, f"CUDA does not work here: {error}. Look with nvidia-smi.")
 
@@ -140,7 +159,7 @@ def load(source: str, kernel: str, cooperative: bool = False) -> Any:
         raise UserError(
             f"The NVIDIA driver knows CUDA up to {_version(driver)}, but the compiler "
             f"{compiler.path} makes code for {'.'.join(map(str, compiler.version))}: update the "
-            f"driver, or pip install 'mkport[cuda{driver // 1000}]'."
+            f"driver, or {install(f'cuda{driver // 1000}')}."
         )
     key = f"{here.arch} {compiler.version} {source}"
     name = hashlib.sha256(key.encode()).hexdigest()[:24]

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from mkport.errors import UserError
+from mkport.extras import install
 
 VARIABLE = "MKPORT_NVRTC"
 TOOLKITS = ("CUDA_PATH", "CUDA_HOME")
@@ -162,7 +163,7 @@ def nvrtc() -> Nvrtc:
     path = find()
     if path is None:
         raise UserError(
-            "The CUDA compiler library NVRTC was not found: pip install 'mkport[cuda13]' (or "
+            f"The CUDA compiler library NVRTC was not found: {install('cuda13')} (or "
             f"cuda12), or set {VARIABLE} to the path of libnvrtc.so."
         )
     return Nvrtc(path)
