@@ -10,18 +10,20 @@ WIDTHS = {"uint16": "bf16", "float32": "f32", "int32": "i32"}
 
 
 def to_bf16(values: np.ndarray) -> np.ndarray:
-    """Float values rounded to nearest-even bfloat16, as uint16."""
+    """Float values of any shape rounded to the nearest bfloat16, ties to even: uint16 bits of the
+    same shape. NumPy's own NaN stays one; a NaN that only low bits tell from infinity does not."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 def from_bf16(values: np.ndarray) -> np.ndarray:
-    """Bfloat16 (uint16) widened exactly to float32."""
+    """Bfloat16 bits (uint16, any shape) widened to float32 of the same shape; exact."""
     return (values.astype(np.uint32) << 16).view(np.float32)
 
 
 def stored(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Float values in a storage type, "bf16" or "f32"."""
+    """Float values of any shape as they lie in storage: uint16 bits for `dtype` "bf16", contiguous
+    float32 for "f32"."""
     return to_bf16(values) if dtype == "bf16" else np.ascontiguousarray(values, np.float32)
 
 

@@ -114,7 +114,8 @@ class Op:
         return bound
 
     def encode(self, values: Mapping[str, Any], tensor_ids: Mapping[str, int]) -> list[int]:
-        """The record's argument words: table places (-1 absent), ints, float bits."""
+        """The record's argument words [len(args)]: a tensor's place in the table (-1: absent), an
+        int, or the bits of a float32. `values` holds tensor names, ints and floats, by argument."""
         words: list[int] = []
         for arg in self.args:
             value = values[arg.name]

@@ -34,14 +34,15 @@ class Report:
         self.lines += lines
 
     def holds(self, what: str, ok: Any, otherwise: str) -> None:
-        """A condition; `otherwise` is what the learner reads when it does not hold."""
+        """A condition; raises Wrong when it does not hold, and `otherwise` is what the learner
+        reads then."""
         self.say(f"{'ok ' if ok else 'NO '} {what}")
         if not ok:
             self.say(f"    {otherwise}")
             raise Wrong
 
     def equal(self, what: str, got: Any, wanted: Any) -> None:
-        """Two values that must be the same."""
+        """Two values, or arrays of one shape, that must be the same. Raises Wrong otherwise."""
         same = type(got) is not type(None) and bool(np.all(np.asarray(got == wanted)))
         self.holds(what, same, f"yours is {_short(got)}, wanted {_short(wanted)}")
 
@@ -55,8 +56,10 @@ class Report:
     ) -> None:
         """An array against the truth in float64 by the tolerance law, or exactly for integers.
 
-        `plain` is NumPy's own result in float32, whose error the law allows twice; the truth
-        rounded to float32 when left out. `tile` is the shape of a tile, for the coordinates.
+        `truth` may have any shape, `got` and `plain` have the same shape. `plain` is NumPy's own
+        result in float32, whose error the law allows twice; the truth rounded to float32 when left
+        out. `tile` is the shape of a tile, for the coordinates. Raises Wrong for another shape, and
+        where an element is wrong.
         """
         shape = f"{what}: shape {list(np.shape(got))}, wanted {list(truth.shape)}"
         if not isinstance(got, np.ndarray) or got.shape != truth.shape:

@@ -16,7 +16,7 @@ Used = Callable[[Node], float]  # the share of a node's data-dependent picks tha
 
 
 def node_bytes(graph: Graph, rows: int, context: int, used: Used = lambda node: 1.0) -> list[float]:
-    """Bytes that each node of a step reads, in program order.
+    """Bytes that each node of a step reads, [nodes] in program order.
 
     The step holds `rows` tokens, each at position `context` - 1 of a sequence of its own. Where
     only so many entries of a tensor are picked, and data says which (`Access.picks`), every pick
@@ -29,12 +29,17 @@ def node_bytes(graph: Graph, rows: int, context: int, used: Used = lambda node: 
 
 
 def step_bytes(graph: Graph, rows: int, context: int, used: Used = lambda node: 1.0) -> float:
-    """Bytes that a whole step reads; arguments as in `node_bytes`."""
+    """Bytes that a whole step reads; arguments as in `node_bytes`.
+
+    Divided by the bandwidth of the memory this is the least time of a step. Source: the roofline
+    model of Williams, Waterman and Patterson, CACM 52(4), 2009.
+    """
     return sum(node_bytes(graph, rows, context, used))
 
 
 def distinct(entries: int, picks: int, draws: int) -> float:
-    """Distinct entries expected of `draws` uniform choices of `picks` different entries each."""
+    """How many of `entries` are expected in at least one of `draws` independent, uniform choices of
+    `picks` different entries each: one is missed by all with (1 - picks / entries)^draws."""
     return entries * (1.0 - (1.0 - picks / entries) ** draws)
 
 

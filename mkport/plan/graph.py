@@ -46,14 +46,22 @@ class Graph:
     def tensor(
         self, name: str, dtype: str, shape: Iterable[int], kind: Kind, logical: Iterable[int] = ()
     ) -> str:
-        """Adds a tensor to the table and returns its name."""
+        """Adds a tensor to the table and returns its name; the fields are those of `TensorSpec`.
+
+        Raises ValueError for a name that the table has already, and for what `TensorSpec` refuses.
+        """
         if name in self.tensors:
             raise ValueError(f"tensor {name!r} is in the graph already")
         self.tensors[name] = TensorSpec(name, dtype, tuple(shape), kind, tuple(logical))
         return name
 
     def add(self, op: Op, label: str, **args: Any) -> Node:
-        """Appends a node. Every argument of the op is given; an absent optional tensor is None."""
+        """Appends a node. Every argument of the op is given; an optional tensor may be None or left
+        out.
+
+        Raises ValueError for an argument that the op lacks or still needs, and for the name of a
+        tensor that was not added before.
+        """
         known = {arg.name for arg in op.args}
         optional = {arg.name for arg in op.args if arg.optional}
         if unknown := sorted(set(args) - known):

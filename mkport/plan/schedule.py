@@ -43,7 +43,7 @@ class Schedule:
 
 
 def waits_of(record: np.ndarray) -> list[tuple[int, int]]:
-    """The (counter, target) pairs of a record, up to the first unused slot."""
+    """The (counter, target) pairs of a record int32 [RECORD_WORDS], up to the first unused slot."""
     pairs = record[_WAITS.first : _WAITS.end].reshape(-1, 2)
     used = []
     for counter, target in pairs:
@@ -54,11 +54,11 @@ def waits_of(record: np.ndarray) -> list[tuple[int, int]]:
 
 
 def signal_of(record: np.ndarray) -> tuple[int, int]:
-    """The (counter, amount) that a record signals; counter -1 means none."""
+    """The (counter, amount) that a record, int32 [RECORD_WORDS], signals; counter -1: none."""
     return int(record[_SIGNAL.first]), int(record[_SIGNAL.first + 1])
 
 
 def run_of(record: np.ndarray) -> np.ndarray:
-    """The tiles of a record's run, int64 [count]."""
+    """The tiles of the run of a record, int32 [RECORD_WORDS]: int64 [count]."""
     first, stride, count = (int(v) for v in record[_RUN.first : _RUN.end])
     return first + stride * np.arange(count, dtype=np.int64)

@@ -83,7 +83,10 @@ def figure(
     last_ns: int | None = None,
     many: int | None = None,
 ) -> Figure:
-    """The picture that `draw` writes, as a matplotlib figure; arguments and errors as there."""
+    """The picture that `draw` writes, as a matplotlib figure; arguments as there.
+
+    Raises UserError for an empty window, a width outside 200..20,000, or no matplotlib.
+    """
     if not 200 <= width <= 20_000:
         raise UserError(f"Cannot draw a timeline {width} pixels wide: ask for 200 to 20000.")
     window = cut(trace, first_ns, last_ns)

@@ -13,7 +13,11 @@ from mkport.verify.report import Problem
 
 
 def clocks(records: Records) -> tuple[np.ndarray, list[Problem]]:
-    """The clocks, int32 [records, workers], and a circle of records that wait for each other."""
+    """The clocks, int32 [records, workers], and a circle of records that wait for each other.
+
+    The records must have passed `record_problems`. Source: vector clocks, Fidge 1988 and Mattern
+    1989; here of a schedule, not of a run.
+    """
     waits = np.ascontiguousarray(records.waits[:, :, 0])
     signal = np.ascontiguousarray(records.signal[:, 0])
     clock, at = _run(waits, signal, records.start, records.schedule.counters)

@@ -48,7 +48,7 @@ class Footprint:
     first: np.ndarray  # int64 [tensors + 1], where a tensor's rows start
     boxes: np.ndarray  # int32 [boxes, 2 * MAX_DIMS], in atoms
     grid: np.ndarray  # int64 [tensors, MAX_DIMS], atoms in each dimension
-    cuts: tuple[tuple[np.ndarray, ...], ...]  # per tensor and dimension, where it is cut
+    cuts: tuple[tuple[np.ndarray, ...], ...]  # per tensor and dimension: int64 [cuts], ascending
     problems: tuple[Problem, ...]
 
     @staticmethod

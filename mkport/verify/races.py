@@ -19,7 +19,13 @@ from mkport.verify.tiles import atoms_of, biggest
 def race_problems(
     records: Records, foot: Footprint, owner: np.ndarray, start: np.ndarray, clock: np.ndarray
 ) -> tuple[int, list[Problem]]:
-    """How many comparisons were made, and the pairs that are not in program order."""
+    """How many comparisons were made, and the pairs that are not in program order.
+
+    `owner` int64 [tiles of all nodes] and `start` int64 [nodes + 1] are `owners`'; `clock` int32
+    [records, workers] is `clocks`'. Source: Flanagan and Freund, "FastTrack: Efficient and Precise
+    Dynamic Race Detection", PLDI 2009: an atom's last write is one record, its reads are one per
+    worker. Here the order must be program order, too.
+    """
     by_node = np.argsort(records.node, kind="stable")
     by_node = by_node[records.run[by_node, 2] > 0]  # a record without tiles touches nothing
     nodes = np.searchsorted(records.node[by_node], np.arange(len(foot.tiles) + 1))

@@ -31,7 +31,7 @@ class Records:
 
     @property
     def node(self) -> np.ndarray:
-        """[records]"""
+        """The node of each record: [records]."""
         return self.words[:, _NODE]
 
     @property
@@ -50,7 +50,7 @@ class Records:
         return self.words[:, _SIGNAL.first : _SIGNAL.end]
 
     def place(self, record: int) -> Place:
-        """(worker, index in its list)"""
+        """Where a record is: (worker, index in its list)."""
         worker = int(self.worker[record])
         return worker, record - int(self.start[worker])
 

@@ -35,7 +35,8 @@ def tile_problems(foot: Footprint) -> list[Problem]:
 
 @njit(cache=True)
 def atoms_of(boxes, box, grid, tensor, atoms):  # type: ignore[no-untyped-def]
-    """Writes the numbers of a box's atoms to `atoms` and returns how many there are."""
+    """Writes the numbers of a box's atoms to `atoms` int64 [`biggest` or more], and returns how
+    many there are; `boxes` int32 [boxes, 6] and `grid` int64 [tensors, 3] are a footprint's."""
     n = 0
     for i in range(boxes[box, 0], boxes[box, 1]):
         for j in range(boxes[box, 2], boxes[box, 3]):
@@ -48,7 +49,7 @@ def atoms_of(boxes, box, grid, tensor, atoms):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def biggest(grid):  # type: ignore[no-untyped-def]
-    """The number of atoms of the tensor that has the most."""
+    """The number of atoms of the tensor that has the most; `grid` int64 [tensors, 3]."""
     most = 1
     for t in range(len(grid)):
         most = max(most, grid[t, 0] * grid[t, 1] * grid[t, 2])

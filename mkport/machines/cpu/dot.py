@@ -36,8 +36,9 @@ def dot_one(w, w_at, x, x_at, k, out, out_at):
 def row_two(w, w_at, x, at, first, end, chains, out, out_at, last):
     """One weight row times two tokens, k from `first` to `end`, all four chains of each.
 
-    Goes on from `chains` [2 tokens, 4 chains, 16 lanes] unless `first` is 0, and leaves it there
-    unless this is the `last` part: then the joined chains go to `out`, tokens 256 apart.
+    `at` [2 or more] holds the tokens' first elements in `x`. Goes on from `chains` [2 tokens, 4
+    chains, 16 lanes] unless `first` is 0, and leaves it there unless this is the `last` part: then
+    the joined chains go to `out`, tokens 256 apart.
     """
     x0, x1 = at[0], at[1]
     a0, a1, a2, a3 = get_four(chains, 0, first)
@@ -58,7 +59,7 @@ def row_two(w, w_at, x, at, first, end, chains, out, out_at, last):
 
 @body
 def row_four(w, w_at, x, at, first, end, chains, out, out_at, last):
-    """`row_two` for four tokens."""
+    """`row_two` for four tokens: `at` [4], `chains` [4 tokens, 4 chains, 16 lanes]."""
     x0, x1, x2, x3 = at
     a0, a1, a2, a3 = get_four(chains, 0, first)
     b0, b1, b2, b3 = get_four(chains, 64, first)
@@ -127,7 +128,7 @@ def put_chains(chains, at, out, out_at, last, a, b, c, d):
 def dot_rows(w, w_at, rows, x, at, tokens, k, arena):
     """Up to 16 weight rows times up to 4 tokens, before the lanes are joined.
 
-    `at` holds four tokens' first elements in `x`; those behind `tokens` are not read. `arena`
+    `at` [4] holds the tokens' first elements in `x`; those behind `tokens` are not read. `arena`
     float32 [4 tokens, 16 rows, 16 lanes] receives the result; behind it lies scratch (12 KB
     in all: DOT_ARENA of gemm's declaration). Read a token's outputs by `join_sums(arena, token *
     256)`.

@@ -29,7 +29,7 @@ class CpuMachine:
     allocated when absent and found in `.tensors`. `limit_s` bounds every wait. The schedule must
     have been dealt for the program's ops, in their order. Use as a context manager, or `close`.
     Threads that share a machine take turns. Raises UserError for tensors that do not fit, and for
-    a program of other storage types.
+    a program of other storage types; ValueError for a schedule of other ops.
     """
 
     def __init__(

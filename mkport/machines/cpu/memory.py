@@ -33,7 +33,8 @@ POISON: dict[str, float] = {  # NaN, or an index that is never valid
 
 
 def allocate(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Zeroed, aligned storage, with a vector's room behind it that a tile's tail may read."""
+    """Zeroed storage of a tensor table's `dtype` ("bf16" as uint16) and shape, at a multiple of 64
+    bytes, with 64 bytes behind it that a tile's tail may read."""
     kind = NUMPY[dtype]
     size = int(np.prod(shape)) * kind.itemsize
     raw = np.zeros(size + 2 * ALIGN, np.uint8)
@@ -46,7 +47,8 @@ def place(
 ) -> dict[str, np.ndarray]:
     """Every tensor's array: those given, checked against the table; the rest allocated.
 
-    Raises UserError for a weight that is missing, or for a wrong dtype, shape or layout.
+    Raises UserError for an array that the table does not name, a weight that is missing, and a
+    wrong dtype, shape or layout.
     """
     if unknown := sorted(set(given) - set(specs)):
         raise UserError(f"The program has no tensor {unknown[0]!r}; leave it out.")

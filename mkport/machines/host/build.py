@@ -50,7 +50,10 @@ def build(
 def shared_object(
     source: str, kernels: Sequence[str], sanitize: str = "", ordinary: bool = False
 ) -> Path:
-    """The compiled file of `build`."""
+    """The compiled file of `build`, from the cache if it is there; arguments as there.
+
+    Raises UserError when there is no compiler or it refuses the file.
+    """
     cxx = compiler()
     if cxx is None:
         raise UserError(
