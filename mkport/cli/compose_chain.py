@@ -33,7 +33,8 @@ def compose_file(
 ) -> None:
     """Composes the chain for a target, and checks and traces it on the machine `check`.
 
-    Exits with 1 if a check fails.
+    Raises typer.Exit(1) if a check fails, and UserError for an unknown machine, a trace without the
+    CPU's target, a chain that does not fit, and files that cannot be read or written.
     """
     from mkport.port.chain import read_chain
     from mkport.port.chain_check import check_chain, compose_chain, trace_chain

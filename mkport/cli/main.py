@@ -57,7 +57,8 @@ class LazyGroup(TyperGroup):
     """Knows every verb by its help line, and imports the one that is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """As click's, with the placeholder replaced by the verb itself."""
+        """As click's, with the placeholder replaced by the verb itself. Raises UserError where
+        compiled code has no folder to be kept in."""
         output.expect_json(ctx, args)
         name, placeholder, rest = super().resolve_command(ctx, args)
         if placeholder is None or placeholder.name is None:
@@ -66,7 +67,7 @@ class LazyGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """As click's, but a `UserError` becomes one paragraph (or JSON object) and exit code 2, and
-        under --json wrong use an object too."""
+        under --json wrong use an object too: raises typer.Exit with the code."""
         try:
             return super().invoke(ctx)
         except UserError as error:

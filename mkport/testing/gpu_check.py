@@ -282,7 +282,7 @@ def timed_machine(program: Any, rows: int, x: Any, weight: Any) -> CudaMachine:
 
 
 def times(run: Callable[[], object], count: int) -> float:
-    """Seconds on the device of one of `count` calls, queued back to back."""
+    """Seconds on the device that one of `count` calls takes on average, queued back to back."""
     import cupy
 
     begin, end = cupy.cuda.Event(), cupy.cuda.Event()

@@ -25,8 +25,12 @@ class Measured:
 def measure(got: np.ndarray, truth: np.ndarray, plain: np.ndarray, eps: float) -> Measured:
     """max |got - truth| against 2 max |plain - truth| + eps max |truth|.
 
-    `truth` is the oracle in float64, `plain` the oracle in the precision of the kernel. Where the
+    `got`, `truth` and `plain` have one shape, whichever. `truth` is the oracle in float64, `plain`
+    the oracle in the precision of the kernel, `eps` the rounding of the output's type. Where the
     truth is NaN (an operand was, or nobody writes there) NaN is right and anything else is wrong.
+
+    Source: after the tests of flash-attention (Dao-AILab/flash-attention), which allow twice the
+    error of PyTorch in the same type; the last term is for a plain result that happens to be exact.
     """
     nan = np.isnan(truth)
     error = np.abs(got.astype(np.float64) - truth)

@@ -80,7 +80,8 @@ def load_part(op: Op, part: str) -> ModuleType:
 
 
 def kernel_of(module: ModuleType, op: Op) -> Any:
-    """The function that a standalone file or rung defines: it has the op's name."""
+    """The function that a standalone file or rung defines: it has the op's name. Raises UserError
+    when there is none."""
     kernel = getattr(module, op.name, None)
     if kernel is None:
         raise UserError(

@@ -54,7 +54,11 @@ FAULTS = {
 
 
 def run_case(case: str, fault: str | None) -> None:
-    """Two steps of a small model from poisoned scratch. Raises AssertionError for wrong logits."""
+    """Two steps of a small model from poisoned scratch, with the fault for a tool planted or none.
+
+    Raises AssertionError for logits that are not finite, UserError when the text that the fault
+    changes is not in the composed file.
+    """
     import cupy
 
     from mkport.machines.cuda.machine import CudaMachine

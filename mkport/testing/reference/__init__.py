@@ -23,7 +23,7 @@ def logits(
     cache: str = "f32",
     chosen: Choices | None = None,
 ) -> np.ndarray:
-    """The logits after every token of one sequence: `kind` [tokens, vocabulary].
+    """The logits after each of the `ids` [tokens] of one sequence: `kind` [tokens, vocabulary].
 
     `weights` holds the tensors as a step reads them (bfloat16 as uint16, experts stacked, factors
     such as a logit scale multiplied in). All arithmetic is in `kind`; keys and values are rounded
@@ -47,7 +47,7 @@ def judge_logits(
     cache: str,
     got: np.ndarray,
 ) -> Measured:
-    """Holds a step's logits, float32 [tokens, vocabulary], to the tolerance law.
+    """Holds `got`, a step's logits float32 [tokens, vocabulary] after `ids` [tokens], to the law.
 
     The truth is the reference in float64 with an exact cache; what may go wrong is twice what goes
     wrong in plain float32 NumPy with the same cache type. Experts are the ones that plain NumPy

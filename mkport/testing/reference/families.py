@@ -27,18 +27,18 @@ class Model:
     chosen: Choices  # filled by the layers that are not in it yet
 
     def weight(self, name: str, part: int | slice = slice(None)) -> np.ndarray:
-        """A tensor, or a part of its first dimension."""
+        """A tensor in its shape, or a part of its first dimension, in the type `kind`."""
         array = self.weights[name][part]
         return (from_bf16(array) if array.dtype == np.uint16 else array).astype(self.kind)
 
     def norm(self, x: np.ndarray, name: str) -> np.ndarray:
-        """The family's norm over the last dimension."""
+        """The family's norm over the last dimension of x, which may have any shape and keeps it."""
         mean = isinstance(self.config, cohere2.CohereConfig) and self.config.mean
         norm = formulas.layer_norm if mean else formulas.rms_norm
         return norm(x, self.weight(name), self.config.norm_eps)
 
     def stored(self, x: np.ndarray) -> np.ndarray:
-        """What comes back out of the cache."""
+        """What comes back out of the cache of x, which may have any shape and keeps it."""
         return from_bf16(to_bf16(x)).astype(x.dtype) if self.cache == "bf16" else x
 
     def attention(
@@ -50,7 +50,8 @@ class Model:
         half_split: bool = True,
         head_norms: bool = False,
     ) -> np.ndarray:
-        """Attention of h [tokens, hidden] with its last product: [tokens, hidden]."""
+        """Attention of h [tokens, hidden] with its last product: [tokens, hidden]. Of a `window`
+        above 0 a token sees as many positions; `half_split` is `formulas.rotate`'s."""
         table = rope_table(self.config, self.tokens).astype(self.kind)
 
         def projected(part: str) -> np.ndarray:
@@ -65,12 +66,12 @@ class Model:
         return a @ self.weight(f"{block}.self_attn.o_proj.weight").T
 
     def gated(self, h: np.ndarray, prefix: str) -> np.ndarray:
-        """A gated feed-forward."""
+        """The gated feed-forward of h [tokens, hidden], with the weights under `prefix`."""
         parts = (self.weight(f"{prefix}.{part}_proj.weight") for part in ("gate", "up", "down"))
         return formulas.gated(h, *parts)
 
     def mixture(self, h: np.ndarray, prefix: str, e: Experts) -> np.ndarray:
-        """The weighted sum of each token's chosen experts."""
+        """The weighted sum of each token's chosen experts: h [tokens, hidden] -> the same shape."""
         z = h @ self.weight(f"{prefix}.gate.weight").T
         ids = self.chosen.setdefault(prefix, formulas.top(z, e))
         shares = formulas.shares(z, ids, e)
@@ -84,8 +85,11 @@ class Model:
 
 
 def sequential(model: Model, layer: int, x: np.ndarray) -> np.ndarray:
-    """Llama (Touvron et al. 2023), Mixtral (Jiang et al. 2024) and Qwen3 (Yang et al. 2025):
-    attention is added before the feed-forward reads."""
+    """A layer in which attention is added before the feed-forward reads: x [tokens, hidden] -> the
+    same shape.
+
+    Source: Llama (Touvron et al. 2023), Mixtral (Jiang et al. 2024), Qwen3 (Yang et al. 2025).
+    """
     config, block = model.config, f"model.layers.{layer}"
     window, experts, head_norms = 0, None, False
     if isinstance(config, mixtral.MixtralConfig):
@@ -102,8 +106,8 @@ def sequential(model: Model, layer: int, x: np.ndarray) -> np.ndarray:
 
 
 def parallel(model: Model, layer: int, x: np.ndarray) -> np.ndarray:
-    """Cohere's layers (Command A technical report, 2025): attention and feed-forward read the same
-    norm; positions are in some layers only."""
+    """A layer in which attention and feed-forward read the same norm, and which may do without
+    positions: x [tokens, hidden] -> the same shape. Source: Command A technical report (2025)."""
     config, block = model.config, f"model.layers.{layer}"
     assert isinstance(config, cohere2.CohereConfig)
     h = model.norm(x, f"{block}.input_layernorm.weight")

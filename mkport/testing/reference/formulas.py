@@ -7,21 +7,27 @@ from mkport.models.experts import Experts
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
-    """Zhang and Sennrich 2019, over the last dimension."""
+    """x / sqrt(mean(x^2) + eps) * weight: x [..., n], weight [n] -> [..., n].
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+    """
     mean = np.mean(x * x, axis=-1, keepdims=True)
     return x / np.sqrt(mean + x.dtype.type(eps)) * weight
 
 
 def layer_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
-    """Ba et al. 2016 without a bias: the mean is taken off first."""
+    """`rms_norm` of x [..., n] less its mean, weight [n], no bias: [..., n].
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
+    """
     return rms_norm(x - np.mean(x, axis=-1, keepdims=True), weight, eps)
 
 
 def rotate(x: np.ndarray, table: np.ndarray, half_split: bool) -> np.ndarray:
-    """Rotary embedding, Su et al. 2021, of x [tokens, heads, head_dim].
+    """Rotary embedding of x [tokens, heads, head_dim]: the same shape.
 
     `table` [tokens, head_dim] holds cosines, then sines. Pairs are (i, i + head_dim / 2) with
-    `half_split`, else (2 i, 2 i + 1).
+    `half_split`, else (2 i, 2 i + 1). Source: Su et al., "RoFormer", 2021.
     """
     cos, sin = np.split(table[:, None, :], 2, axis=-1)  # [tokens, 1, head_dim / 2]
     first, second = np.split(x, 2, axis=-1) if half_split else (x[..., ::2], x[..., 1::2])
@@ -34,7 +40,9 @@ def rotate(x: np.ndarray, table: np.ndarray, half_split: bool) -> np.ndarray:
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int) -> np.ndarray:
     """Causal attention with grouped heads: q [tokens, heads, head_dim] -> [tokens, width].
 
-    A query sees its own and earlier keys, the last `window` of them unless that is 0.
+    k and v [tokens, kv_heads, head_dim]: heads / kv_heads queries share a key, and the width is
+    heads * head_dim. A query sees its own and earlier keys, the last `window` of them unless that
+    is 0. Source: Vaswani et al., "Attention Is All You Need", 2017; Ainslie et al., "GQA", 2023.
     """
     tokens, heads, head_dim = q.shape
     k, v = (np.repeat(part, heads // k.shape[1], axis=1) for part in (k, v))
@@ -47,13 +55,15 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int) -> np.nd
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
-    """Over the last dimension."""
+    """e^(x - max x) / their sum, over the last dimension of x [..., n]: [..., n]."""
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
 
 
 def gated(h: np.ndarray, gate: np.ndarray, up: np.ndarray, down: np.ndarray) -> np.ndarray:
-    """down(silu(gate(h)) * up(h)), Shazeer 2020; weights are [outputs, inputs]."""
+    """down(silu(gate(h)) * up(h)): h [tokens, hidden], gate and up [n, hidden], down [hidden, n] ->
+    [tokens, hidden]. Source: Shazeer, "GLU Variants Improve Transformer", 2020.
+    """
     g = h @ gate.T
     return (g / (1 + np.exp(-g)) * (h @ up.T)) @ down.T
 
@@ -67,7 +77,11 @@ def top(z: np.ndarray, e: Experts) -> np.ndarray:
 
 
 def shares(z: np.ndarray, ids: np.ndarray, e: Experts) -> np.ndarray:
-    """The weights of the chosen experts, [tokens, top], Shazeer et al. 2017."""
+    """The weights of the chosen experts `ids` [tokens, top]: [tokens, top].
+
+    z [tokens, experts] is the router's. Source: Shazeer et al., "Outrageously Large Neural
+    Networks", 2017; Mixtral's renormalising (Jiang et al. 2024) and Cohere's sigmoid are options.
+    """
     scores = softmax(z) if e.softmax else 1 / (1 + np.exp(-z))
     weights = np.take_along_axis(scores, ids, axis=-1)
     if e.renormalise:
