@@ -25,7 +25,7 @@ class Affinity(Generic[Name]):
         self._seen: dict[Name, OrderedDict[int, None]] = {}
 
     def choose(self, chain: Sequence[int], loads: Mapping[Name, int]) -> Name:
-        """The replica for a request, by its `chain` of pieces.
+        """The replica for a request, by its `chain` [pieces].
 
         `loads` says how many requests each candidate is at. Of those that are not too busy it is
         the one with the longest common prefix, then the least busy, then the first. Raises
@@ -36,12 +36,12 @@ class Affinity(Generic[Name]):
         return max(able, key=lambda one: (self.shared(one, chain), -loads[one]))
 
     def shared(self, replica: Name, chain: Sequence[int]) -> int:
-        """How many leading pieces of `chain` the replica was sent."""
+        """How many leading pieces of `chain` [pieces] the replica was sent."""
         seen: Mapping[int, None] = self._seen.get(replica, {})
         return next((at for at, piece in enumerate(chain) if piece not in seen), len(chain))
 
     def sent(self, replica: Name, chain: Sequence[int]) -> None:
-        """Notes that a request with this chain went to the replica."""
+        """Notes that a request with this `chain` [pieces] went to the replica."""
         seen = self._seen.setdefault(replica, OrderedDict())
         for piece in reversed(chain):  # the beginning is forgotten last
             seen[piece] = None
@@ -55,7 +55,8 @@ class Affinity(Generic[Name]):
 
 
 def chain_of(body: bytes) -> list[int]:
-    """The hashes of a request's leading pieces; empty for a body that holds no prompt."""
+    """The hashes [pieces] of the leading pieces of a request, 256 characters each; empty for a body
+    that is not JSON, or holds no prompt as long as that."""
     text = _prompt_text(body)
     chain: list[int] = []
     for start in range(0, min(len(text), PIECE * PIECES) - PIECE + 1, PIECE):

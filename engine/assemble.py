@@ -34,15 +34,16 @@ class Apart:
     pieces: Mapping[str, Index]  # a file's tensor -> where in this one it belongs
 
     def parts(self) -> Iterator[tuple[Index, np.ndarray]]:
-        """Each piece's place, and the piece, mapped from its file if its dtype is the one asked
-        for."""
+        """Each piece's place in the tensor, and the piece in its own shape: mapped from its file if
+        its dtype is the one asked for. Raises UserError for NaN or infinity in a piece."""
         for name, place in self.pieces.items():
             piece = self.files[name]
             refuse_not_finite(self.directory, name, piece)
             yield place, piece
 
     def whole(self, done: Callable[[], object] = lambda: None) -> np.ndarray:
-        """The tensor, allocated once and filled from the files; `done` is called after a piece."""
+        """The tensor in its shape, allocated once and filled from the files; `done` is called after
+        a piece. Raises UserError for NaN or infinity, and for a file that has become shorter."""
         array = np.empty(self.shape, np.uint16 if self.files.dtype == "bf16" else np.float32)
         for name, place in self.pieces.items():
             part = array[place]
@@ -89,7 +90,8 @@ class ModelWeights(Mapping[str, np.ndarray]):
         return len(self._stored) + len(self._made) + len(self._apart)
 
     def parts(self, name: str) -> Iterator[tuple[Index, np.ndarray]]:
-        """A tensor piece by piece: each one's place in it, and the piece, to be copied at once."""
+        """A tensor piece by piece: each one's place in it, and the piece in its own shape, to be
+        copied at once. Raises UserError for NaN or infinity in a piece of one left in pieces."""
         if name in self._apart:
             yield from self._apart[name].parts()
         else:
@@ -100,7 +102,8 @@ class ModelWeights(Mapping[str, np.ndarray]):
 
         A large block can have large pages: a step over it was 8 % faster than over mapped files,
         whose pages are small. The bytes come from the files, not through the maps, so they are
-        never resident twice.
+        never resident twice. Raises UserError for a file that has become shorter, and for NaN or
+        infinity in a tensor that was left in pieces.
         """
         self._made = {**self._made, **{name: apart.whole() for name, apart in self._apart.items()}}
         self._apart = {}
@@ -221,9 +224,9 @@ def _scaled(array: np.ndarray, scale: float) -> np.ndarray:
 
 
 def refuse_not_finite(directory: Path, name: str, array: np.ndarray) -> None:
-    """Raise UserError naming the tensor when a weight is NaN or infinite.
+    """Raises UserError, naming the tensor and the element, when a weight is NaN or infinite.
 
-    `array` holds float32, or bfloat16 bits as uint16, and is contiguous.
+    `array` holds float32, or bfloat16 bits as uint16, in any shape, and is contiguous.
     """
     # all exponent bits set: infinity, or above it a NaN
     half = array.dtype == np.uint16

@@ -106,8 +106,8 @@ def plan_capacity(
 
 
 def widths(limits: Limits) -> list[int]:
-    """The rows of the machines: one sequence, all of them, a chunk beside them, all that there may
-    be."""
+    """The rows of the machines [1 to 4], ascending: one sequence, all of them, a chunk beside them,
+    all that there may be."""
     most = limits.sequences
     return sorted({1, most, min(most + limits.mixed_chunk, limits.rows), limits.rows})
 

@@ -39,7 +39,7 @@ class Output:
     """What `generate` returns for one choice."""
 
     text: str
-    ids: list[int]
+    ids: list[int]  # [tokens] that were written, a stop token included
     reason: Reason
     stop: str | int | None = None  # the stop string or token id that ended it
     logprobs: list[TokenLogprob] | None = None
@@ -100,8 +100,8 @@ class Engine:
         self._names, self._prefix = itertools.count(), secrets.token_hex(4)
 
     def submit(self, prompt: Sequence[int], sampling: Sampling, n: int = 1) -> EventStream:
-        """Queues a request of `n` choices; returns at once, but for a grammar that `grammars` has
-        not compiled yet. Safe from any thread.
+        """Queues a request of `n` choices after `prompt` [ids]; returns at once, but for a grammar
+        that `grammars` has not compiled yet. Safe from any thread.
 
         Raises UserError for a request that can never run, naming the limit, or whose grammar does
         not compile; QueueFull when too many wait, or the engine is closing.
@@ -147,8 +147,9 @@ class Engine:
     ) -> Output | list[Output]:
         """Runs a prompt, or several side by side, to the end.
 
-        A prompt is text or token ids; `fields` are those of `Sampling` (temperature, seed, stop,
-        ...). One prompt with n = 1 gives an Output, otherwise a list: for each prompt its choices.
+        A prompt is text or token ids, `prompts` [prompts] of them or one; `fields` are those of
+        `Sampling` (temperature, seed, stop, ...). One prompt with n = 1 gives an Output, otherwise
+        a list: for each prompt its choices.
         Raises UserError for a request that can never run.
         """
         many = isinstance(prompts, list) and bool(prompts) and not isinstance(prompts[0], int)

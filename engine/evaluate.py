@@ -42,7 +42,8 @@ def perplexity(
     window: int = WINDOW,
     progress: Callable[[int], object] = lambda tokens: None,
 ) -> Perplexity:
-    """Perplexity of token ids under a decoder made with `all_logits=True`.
+    """Perplexity of `ids` [tokens] under a decoder made with `all_logits=True`; `window` is in
+    tokens. How it is defined stands at the head of this file.
 
     `progress` receives the number of tokens of each step. Raises UserError for a window that is
     longer than the context or predicts nothing, a text of fewer than two tokens, and logits that

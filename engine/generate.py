@@ -15,7 +15,7 @@ class Generation:
     """What a finished generation was. Times in seconds."""
 
     prompt_tokens: int
-    ids: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)  # [tokens] written, a stop token included
     text: str = ""
     reason: str = "length"  # "stop" at a stop token, "length" at the limit
     prefill_s: float = 0.0
@@ -34,7 +34,8 @@ def continuation(
     stop: Sequence[int] = (),
     draw: Draw = GREEDY,
 ) -> Iterator[int]:
-    """The continuation of a prompt, id by id, a stop id included.
+    """The continuation of `prompt` [ids], id by id: up to one of `stop` [ids], which is included,
+    to `max_tokens`, or to the context's end.
 
     Raises UserError when the prompt does not fit the context, or logits are not finite.
     """
@@ -69,7 +70,8 @@ def generate(
     show: Callable[[str], object] = lambda piece: None,
     draw: Draw = GREEDY,
 ) -> Generation:
-    """Runs a prompt to its end; `show` receives each piece of text as it is finished."""
+    """Runs `prompt` [ids] to its end; `show` receives each piece of text as it is finished. Raises
+    UserError as `continuation` does."""
     tokenizer = decoder.model.tokenizer
     stop = tokenizer.eos_ids
     stream = StreamDecoder(tokenizer)

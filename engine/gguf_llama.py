@@ -60,7 +60,8 @@ def _short(number: Any) -> Any:
 
 
 def config_of(path: Path, meta: Mapping[str, Any], tensor_names: list[str]) -> dict[str, Any]:
-    """The config.json that says what the GGUF metadata says; UserError for what it cannot say."""
+    """The config.json that says what the GGUF metadata says. Raises UserError for another
+    architecture than llama, and for a key or a value that a config.json of it cannot say."""
     arch = meta.get("general.architecture")
     if arch != llama.MODEL_TYPE:
         raise UserError(
@@ -120,7 +121,8 @@ def _hf_name(name: str) -> str | None:
 def match_tensors(
     path: Path, reader: gguf.GGUFReader, config: llama.LlamaConfig
 ) -> dict[str, gguf.ReaderTensor]:
-    """The GGUF's tensors by Hugging Face name: all that the model needs, and no other."""
+    """The GGUF's tensors by Hugging Face name: all that the model needs, and no other. Raises
+    UserError naming a tensor that is unknown, missing or of another shape than the config's."""
     shapes = llama.tensor_shapes(config)
     found: dict[str, gguf.ReaderTensor] = {}
     for tensor in reader.tensors:

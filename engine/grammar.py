@@ -31,9 +31,9 @@ class Matcher:
         self._matcher = matcher
 
     def mask(self) -> np.ndarray:
-        """A bit for each token that may come next, int32 words, the lowest bit first: what
+        """A bit for each token that may come next, the lowest bit first, int32 [vocab / 32]: what
         `Sampler.choose` takes. Where the output may end, the bits of the tokens that end it are
-        set. Raises GrammarFailed."""
+        set. Raises GrammarFailed where the library gives up."""
         words = np.frombuffer(self._matcher.compute_bitmask(), np.int32)
         self._check()
         return words

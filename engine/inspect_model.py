@@ -53,7 +53,8 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class StepReads:
-    """What one decode step reads. Experts are those expected of uniform routing."""
+    """What one decode step reads. Experts are those expected of uniform routing; the bounds are
+    those of `step_bytes`."""
 
     batch: int
     nbytes: float
@@ -88,9 +89,10 @@ def inspect(
 ) -> Inspection:
     """Look at a model: a directory that holds a config.json at least, or what `resolve` takes.
 
-    `context` is in positions, 8192 or the model's own limit when None; `dtype` is what weights and
-    cache are counted as, "bf16" when None. Raises UserError when there is no model; a model that is
-    not supported is no error, but says why in `unsupported`.
+    `batches` [steps] are the tokens of the steps to count. `context` is in positions, 8192 or the
+    model's own limit when None; `dtype` is what weights and cache are counted as, "bf16" when None.
+    Raises UserError when there is no model; a model that is not supported is no error, but says why
+    in `unsupported`.
     """
     directory = resolve(model)
     raw = read_json(directory / "config.json")

@@ -14,7 +14,8 @@ FLOOR = -9999.0  # stands for minus infinity, which JSON cannot hold
 
 
 def token_logprob(logits: np.ndarray, token: int, top: int, position: int) -> TokenLogprob:
-    """The log probability of `token` and of the `top` likeliest, from a float32 row [vocab].
+    """The log probability, in nats, of `token` and of the `top` likeliest, from `logits` float32
+    [vocab].
 
     Raises NotFinite, naming the position, for a row that holds NaN or infinity.
     """
@@ -39,10 +40,10 @@ def token_logprob(logits: np.ndarray, token: int, top: int, position: int) -> To
 def prompt_logprobs(
     logits: np.ndarray, tokens: Sequence[int], top: int, first: int = 0
 ) -> list[TokenLogprob]:
-    """The log probability of each prompt token given those before it.
+    """The log probability of each prompt token given those before it, [rows].
 
-    `logits` is float32 [rows, vocab]; row i is that of position `first` + i, followed by
-    `tokens[i]`.
+    `logits` is float32 [rows, vocab], `tokens` [rows]; row i is that of position `first` + i,
+    followed by `tokens[i]`. Raises NotFinite as `token_logprob` does.
     """
     rows = zip(logits, tokens, strict=True)
     return [token_logprob(row, token, top, first + i) for i, (row, token) in enumerate(rows)]

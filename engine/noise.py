@@ -38,7 +38,8 @@ def key_of(seed: int) -> tuple[int, int]:
 
 @njit(nogil=True, cache=True)
 def philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
-    """Philox4x32-10 on six words held in uint64: four words, each below 2**32."""
+    """Philox4x32-10 of counter c0..c3 and key k0, k1, words below 2**32 held in uint64: four such
+    words. Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011."""
     for _ in range(ROUNDS):
         p0, p1 = c0 * M0, c2 * M1
         c0, c2 = (p1 >> HALF) ^ c1 ^ k0, (p0 >> HALF) ^ c3 ^ k1
@@ -49,7 +50,10 @@ def philox(c0, c1, c2, c3, k0, k1):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def gumbel_of(word):  # type: ignore[no-untyped-def]
-    """The Gumbel noise of one word, float32."""
+    """The Gumbel noise of one word below 2**32: float32, from about -2.8 to 22.9.
+
+    Source: the inverse of the Gumbel distribution's function, e^(-e^(-g)) = v.
+    """
     scaled = (np.float32(word) + np.float32(0.5)) * np.float32(2.0**-32)
     v = min(scaled, BELOW_ONE)
     return np.float32(-math.log(-math.log1p(-np.float64(v))))
@@ -84,16 +88,17 @@ def _race(scores, k0, k1, position, choice):  # type: ignore[no-untyped-def]
 
 
 def gumbel(indices: np.ndarray, seed: int, choice: int, position: int) -> np.ndarray:
-    """The noise of some vocabulary entries, float32 of the shape of `indices` (integers, [n])."""
+    """The noise of the vocabulary entries `indices`, integers [n]: float32 [n]."""
     out = np.empty(indices.shape, np.float32)
     _gumbel(indices, *_arguments(seed, choice, position), out)
     return out
 
 
 def race(scores: np.ndarray, seed: int, choice: int, position: int) -> int:
-    """The winner among float32 scores [vocab], as if `gumbel` were added to each; -1 if all lost.
+    """The winner among float32 `scores` [vocab], as if `gumbel` were added to each; -1 if all lost.
 
-    Entries at -inf or NaN never win.
+    Entries at -inf or NaN never win. It is a draw from softmax(scores). Source: the Gumbel-max
+    trick, Gumbel 1954; as used by Maddison, Tarlow and Minka, "A* Sampling", 2014.
     """
     return int(_race(scores, *_arguments(seed, choice, position)))
 

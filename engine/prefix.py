@@ -38,7 +38,8 @@ class PrefixCache:
         self.root = Block(None, (), len(self.pools))
 
     def match(self, tokens: Sequence[int], limit: int) -> list[Block]:
-        """The longest cached prefix of `tokens`, at most `limit` blocks, that a run can go on from.
+        """The longest cached prefix of `tokens` [ids], at most `limit` blocks, that a run can go on
+        from.
 
         Pools without a window must have all its pages, the others those that the next position
         sees; where one is missing the prefix is shortened.
@@ -66,7 +67,8 @@ class PrefixCache:
         return max(position - pool.window + 1, 0) // self.page if pool.window else 0
 
     def enter(self, parent: Block, tokens: Sequence[int], pages: Sequence[int]) -> Block:
-        """Notes a block whose step has completed, with its page in each pool (NONE: has none).
+        """Notes a block of `tokens` [page] whose step has completed, with its `pages` [pools]
+        (NONE: has none in that pool).
 
         `parent` is live. A pool in which the block is known already keeps the page it has.
         """

@@ -10,7 +10,7 @@ from mkport.errors import UserError
 def encode_prompt(
     tokenizer: Tokenizer, text: str, chat: bool | None = None, system: str | None = None
 ) -> list[int]:
-    """Token ids of one prompt.
+    """Token ids of one prompt: [tokens].
 
     `chat` puts the text into the checkpoint's chat template as a user's message; None does so where
     there is a template. `system` is a message before it. Raises UserError when a chat is asked for

@@ -125,7 +125,8 @@ class Replica:
     async def answer(
         self, chain: list[int], scope: dict[str, Any], body: bytes
     ) -> AsyncIterator[Any]:
-        """One request: first status and headers, then the pieces of the answer's body."""
+        """One request: first status and headers, then the pieces of the answer's body. The router
+        has read `chain` [pieces] before; it is not used here."""
         sent: asyncio.Queue[Any] = asyncio.Queue()
         given = asyncio.Queue[Any]()
         given.put_nowait({"type": "http.request", "body": body, "more_body": False})

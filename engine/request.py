@@ -123,17 +123,22 @@ class EngineLike(Protocol):
     tokenizer: Tokenizer
 
     def submit(self, prompt: list[int], sampling: Sampling, n: int = 1) -> Stream:
-        """Queues a request; returns at once. Raises UserError for a request that can never run
-        (naming the limit), QueueFull when too many wait."""
+        """Queues a request of `n` choices after `prompt` [ids]; returns at once. Raises UserError
+        for a request that can never run (naming the limit), QueueFull when too many wait."""
         ...
 
-    def stats(self) -> Stats: ...
+    def stats(self) -> Stats:
+        """Counters and gauges as they are now. Safe from any thread."""
+        ...
 
     def heartbeat_s(self) -> float:
         """Seconds since the engine's loop last came round; infinite when it has died."""
         ...
 
-    def reset_prefix_cache(self) -> None: ...
+    def reset_prefix_cache(self) -> None:
+        """Forgets every cached prefix; requests that run keep what they hold. Safe from any
+        thread."""
+        ...
 
     def timeline(self) -> Trace | None:
         """What happened in the last traced step; None when there is none. Safe from any thread."""

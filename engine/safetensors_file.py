@@ -122,7 +122,7 @@ def write_header(file: BinaryIO, shapes: Mapping[str, tuple[int, ...]], dtype: s
 
 
 def write_rows(file: BinaryIO, chunks: Iterable[np.ndarray]) -> int:
-    """Append a tensor's chunks of rows in C order; returns the bytes written."""
+    """Append a tensor's `chunks`, each [rows, ...], in C order; returns the bytes written."""
     total = 0
     for chunk in chunks:
         file.write(np.ascontiguousarray(chunk).data)

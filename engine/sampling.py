@@ -77,8 +77,8 @@ class _Tally:
 class Sampler:
     """Chooses the tokens of one choice of a request.
 
-    `ends` are the token ids that would end it (the model's and the request's own), `seed` is the
-    request's, or one from `draw_seed`.
+    `prompt` [ids] counts for the repetition penalty alone. `ends` are the token ids that would end
+    the choice (the model's and the request's own), `seed` is the request's, or `draw_seed`'s.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class Sampler:
     def choose(self, logits: np.ndarray, mask: np.ndarray | None, position: int) -> int:
         """The token after `position`, from its row of logits: float32 [vocab], left unchanged.
 
-        `mask` has a bit for each token that may come, as a grammar's matcher fills it: 32-bit
-        words, the lowest bit first; ids past its end may not. The token counts as accepted.
+        `mask`, int32 [words], has a bit for each token that may come, as a grammar's matcher fills
+        it: the lowest bit first; ids past its end may not. The token counts as accepted.
         Raises NotFinite or NothingAllowed.
         """
         token = self._draw(self._edited(logits, mask, position), position)
@@ -184,7 +184,10 @@ def choose_all(
     masks: Sequence[np.ndarray | None],
     positions: Sequence[int],
 ) -> list[int | RowError]:
-    """`choose` for each row of float32 logits [rows, vocab]; a row's error stands in its place."""
+    """`choose` for each row of `logits` float32 [rows, vocab]; a row's error stands in its place.
+
+    `masks` [rows] are None or int32 [words] each, `positions` [rows] are those of the rows.
+    """
     greatest = logits.argmax(axis=1) if any(s.greedy for s in samplers) else None
 
     def one(row: int) -> int | RowError:
@@ -207,7 +210,8 @@ def draw_seed() -> int:
 
 
 def checked_greatest(row: np.ndarray, index: int, position: int) -> int:
-    """`index`, the row's argmax, which is a NaN's where there is one. Raises RowError."""
+    """`index`, the argmax of `row` float32 [vocab], which is a NaN's where there is one. Raises
+    NotFinite for NaN or infinity there, NothingAllowed for -inf."""
     value = row[index]
     if math.isfinite(value):
         return index

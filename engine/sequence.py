@@ -24,7 +24,7 @@ class Sequence:
     """One choice of a request. The scheduler fills everything behind `leader`."""
 
     order: int  # of arrival: a lower one is served first and preempted last
-    tokens: list[int]  # the prompt, then the output
+    tokens: list[int]  # [ids] the prompt, then the output
     prompt: int  # tokens of the prompt
     all_logits: bool = False  # the logits of every prompt position are wanted
     leader: "Sequence | None" = None  # runs the prompt that this one shares
@@ -71,7 +71,7 @@ class Restore:
     """Saved contents come back, into other pages, in the order they were saved in."""
 
     sequence: Sequence
-    pages: list[list[int]]
+    pages: list[list[int]]  # [pool] as many as were saved
 
 
 @dataclass(frozen=True)

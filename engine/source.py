@@ -79,7 +79,8 @@ def _look(model: str) -> tuple[Path, Literal["model", "folder", "file", "nothing
 
 
 def demo_file() -> Path:
-    """The GGUF inside the demo package, found without importing the package."""
+    """The GGUF inside the demo package, found without importing the package. Raises UserError when
+    it is not installed."""
     spec = importlib.util.find_spec(DEMO_PACKAGE)
     folders = (spec.submodule_search_locations or []) if spec is not None else []
     files = sorted(file for folder in folders for file in Path(folder).glob("*.gguf"))

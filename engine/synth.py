@@ -98,7 +98,7 @@ def _gain(name: str) -> float:
 
 
 def published_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """The tensors of a checkpoint as they are published: every expert's on their own."""
+    """The shapes of a checkpoint's tensors as they are published: every expert's on their own."""
     family, parsed = family_of(config), parse_config(config)
     pieces = family.pieces(parsed)
     shapes: dict[str, tuple[int, ...]] = {}
@@ -118,7 +118,8 @@ def write_checkpoint(
     """Write config, tokenizer and sharded weights; `out_dir` appears whole or not at all.
 
     `draw` gives each published tensor; `write_tokenizer` is called with the directory and the size
-    of the vocabulary. Errors as in `synthesise`.
+    of the vocabulary. Raises UserError for an unknown dtype, an `out_dir` that exists, or a disk
+    that cannot be written to.
     """
     if dtype not in DTYPES:
         raise UserError(f"The dtype {dtype!r} is not known; choose one of {', '.join(DTYPES)}.")
@@ -194,7 +195,8 @@ def _write_shards(
 def byte_tokenizer(directory: Path, vocab: int) -> None:
     """Write tokenizer files whose tokens are the 256 bytes and a begin and an end token.
 
-    `vocab` is the model's vocabulary, which must have room for them; ids behind them have no text.
+    `vocab` is the size of the model's vocabulary; ids behind them have no text. Raises UserError
+    when it has no room for them.
     """
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers

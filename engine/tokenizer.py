@@ -100,8 +100,8 @@ class Tokenizer:
         return str(self._backend.to_str())
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
-        """Token ids of `text`; `add_special` adds what the tokenizer puts around a plain prompt
-        (a first token, say). Rendered chats already hold it: encode those without.
+        """Token ids [tokens] of `text`; `add_special` adds what the tokenizer puts around a plain
+        prompt (a first token, say). Rendered chats already hold it: encode those without.
 
         Raises UserError when the text is not valid Unicode.
         """
@@ -116,7 +116,8 @@ class Tokenizer:
         return list(encoding.ids)
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """Text of token ids; special tokens are left out unless `skip_special` is false."""
+        """Text of token `ids` [tokens]; special tokens are left out unless `skip_special` is
+        false."""
         # unlike `decode`, the batch call lets other threads run
         (text,) = self._backend.decode_batch([list(ids)], skip_special_tokens=skip_special)
         return str(text)

@@ -11,10 +11,13 @@ TINY = 1e-30
 
 
 def survivors(scores: np.ndarray, min_p: float, top_k: int, top_p: float) -> np.ndarray:
-    """The ids, ascending, that min_p, then top_k, then top_p leave of finite-topped scores [vocab].
+    """The ids, ascending int64 [left], that min_p, then top_k, then top_p leave of float32 `scores`
+    [vocab] whose greatest is finite.
 
     min_p keeps what is at least min_p times as likely as the likeliest; top_k exactly k (0: all);
     top_p the fewest whose probabilities, renormalised after top_k, reach top_p. Lower ids win ties.
+    Source: min_p, Nguyen et al. 2024; top_k, Fan, Lewis and Dauphin 2018; top_p, Holtzman et al.,
+    "The Curious Case of Neural Text Degeneration", 2019.
     """
     ids = np.arange(scores.size)
     if min_p > 0:
@@ -27,7 +30,8 @@ def survivors(scores: np.ndarray, min_p: float, top_k: int, top_p: float) -> np.
 
 
 def greatest_k(values: np.ndarray, k: int) -> np.ndarray:
-    """Indices, ascending, of the k greatest of float32 [n], k <= n; lower indices win ties."""
+    """Indices, ascending int64 [k], of the k greatest of `values` float32 [n], k <= n; lower
+    indices win ties."""
     whole = values.size // CHUNK
     if k <= whole // 4:
         # k chunks hold a value of at least the k-th greatest chunk's greatest: few others do

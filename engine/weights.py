@@ -52,7 +52,7 @@ class Weights(Mapping[str, np.ndarray]):
         return array
 
     def read_into(self, name: str, out: np.ndarray) -> None:
-        """Reads a tensor into a contiguous array of its shape and of this dtype.
+        """Reads a tensor into `out`, a contiguous array of its shape and of this dtype.
 
         The bytes come from the file straight into `out`, not through the map, so that they are
         never resident twice. Raises UserError when the file has become shorter.

@@ -29,11 +29,11 @@ LOGITS_OFF = 0.1  # bfloat16 activations differ by 0.01 to 0.05, another model b
 
 @dataclass
 class Result:
-    """One contestant's samples: decode steps a second, one a round."""
+    """One contestant's samples, and what it computed."""
 
     name: str
     versions: dict[str, str]
-    tokens_per_second: list[float] = field(default_factory=list)
+    tokens_per_second: list[float] = field(default_factory=list)  # [rounds] of the whole batch
     logits_off: float = 0.0  # root mean square difference to the first's, over their deviation
     same_tokens: int = 0  # greedy ids shared with the first, up to the first that differs
     compared: int = 0
@@ -41,7 +41,7 @@ class Result:
 
     @property
     def median(self) -> float:
-        """The middle sample."""
+        """The middle sample, in tokens a second."""
         return median(self.tokens_per_second)
 
 
@@ -58,8 +58,8 @@ class Report:
     tokens: int
     step_bytes: float  # that a decode step must read, with uniform routing
     held_bytes: float  # weights and cache
-    read_bandwidth: list[float]  # bytes a second, one a round
-    host_share: float
+    read_bandwidth: list[float]  # [rounds] bytes a second
+    host_share: float  # of the first contestant's step, spent outside the workers: 0 to 1
     results: list[Result]
 
     def as_dict(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Report:
 
 
 class Child:
-    """A contestant's process."""
+    """A contestant's process. Raises UserError, with its words, when it cannot run here."""
 
     def __init__(self, name: str, setup: dict[str, Any]) -> None:
         self.name = name
@@ -82,7 +82,7 @@ class Child:
         self.versions: dict[str, str] = self._read().get("versions", {})
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Sends a request and waits for its answer."""
+        """Sends a request and waits for its answer. Raises UserError when the process fails."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
@@ -118,7 +118,8 @@ def run(
     rounds: int = 7,
     advance: Callable[[float], None] = lambda amount: None,
 ) -> Report:
-    """Runs the benchmark; `advance` is called once a contestant and round.
+    """Runs the benchmark on `prompts` [prompts][ids], all of one length; `advance` is called once a
+    contestant and round.
 
     `step_bytes` is what a decode step must read; the cache holds the context of every prompt.
     Raises UserError for a contestant that cannot run here or whose logits are another model's.

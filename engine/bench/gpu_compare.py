@@ -73,7 +73,8 @@ def compare(
 ) -> tuple[dict[str, Any], Trace]:
     """Measures every batch; returns the report as data and the trace of the last batch's step.
 
-    Raises UserError when the GPU has too little room, or logits are wrong.
+    `batches` [runs] are sequences side by side, `context` the positions of each. Raises UserError
+    when the GPU has too little room, or logits are wrong.
     """
     graphs = {batch: source.graph(batch, context) for batch in batches}
     widest = graphs[max(batches)]

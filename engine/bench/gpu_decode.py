@@ -52,7 +52,8 @@ def random_bf16(shape: tuple[int, ...], spread: float, seed: int) -> Any:
 
 
 def tensors_of(graph: Graph, shape: StepShape, table: np.ndarray, vocab: int) -> dict[str, Any]:
-    """Random weights and cache, and the inputs of a step at the context's last position."""
+    """Random weights and cache, and the inputs of a step at the context's last position; `table`
+    float32 [positions, head_dim] is the rotary one."""
     arrays = {
         name: random_tensor(spec, table, seed)
         for seed, (name, spec) in enumerate(graph.tensors.items())
@@ -62,7 +63,8 @@ def tensors_of(graph: Graph, shape: StepShape, table: np.ndarray, vocab: int) ->
 
 
 def random_tensor(spec: TensorSpec, table: np.ndarray, seed: int) -> Any:
-    """A weight or a part of the cache, drawn on the device; `table` is the rotary one."""
+    """A weight or a part of the cache, drawn on the device; `table` is the rotary one, float32
+    [positions, head_dim]."""
     import cupy
 
     if spec.name == "rope":
@@ -107,7 +109,11 @@ def phases(trace: Trace, layer: str) -> str:
 
 
 def measure(family: str, size: str, batch: int, context: int, repeats: int) -> dict[str, Any]:
-    """Builds, verifies, composes, checks and times; returns everything as data."""
+    """Builds, verifies, composes, checks and times a step of `batch` tokens at `context` positions;
+    returns everything as data, times in the unit that their name ends with.
+
+    Raises SystemExit for logits that are not finite or differ between runs.
+    """
     import cupy
 
     config = parse_config(config_of(family, size))

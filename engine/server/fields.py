@@ -29,8 +29,8 @@ def sampling(
 ) -> Sampling:
     """What the engine is told, everything checked.
 
-    `max_tokens` is the value of the field `limit`, None for the rest of the context; `param` the
-    field of the prompt. Raises ApiError: 400 that names the field.
+    `max_tokens` is the value of the field `limit`, None for the rest of the context, which is in
+    positions; `param` the field of the prompt. Raises ApiError: 400 that names the field.
     """
     room = context - prompt_tokens
     if room < 1:
@@ -125,7 +125,8 @@ def grammar_field(request: Generation) -> str | None:
 
 
 def known(ids: list[int], vocab: int, param: str) -> list[int]:
-    """The ids, if the vocabulary has them. Raises ApiError naming the first that it lacks."""
+    """The `ids` [tokens], if the vocabulary has them. Raises ApiError naming the first that it
+    lacks."""
     if ids and max(ids) >= vocab:
         raise _outside(next(i for i in ids if i >= vocab), vocab, param)
     return ids

@@ -13,7 +13,7 @@ class Rendered(NamedTuple):
     """A conversation as the model reads it."""
 
     text: str
-    ids: list[int]
+    ids: list[int]  # [tokens] of it
 
 
 def render(

@@ -25,8 +25,8 @@ class TopLogprob(BaseModel):
     """A token that could have been."""
 
     token: str
-    logprob: float
-    bytes: list[int]
+    logprob: float  # in nats
+    bytes: list[int]  # [bytes] of its text in UTF-8
 
 
 class ChatLogprob(TopLogprob):
@@ -91,10 +91,10 @@ class ChatCompletion(BaseModel):
 class LegacyLogprobs(BaseModel):
     """The log probabilities of a text's tokens."""
 
-    text_offset: list[int]
-    token_logprobs: list[float | None]
-    tokens: list[str]
-    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]  # [tokens] in characters
+    token_logprobs: list[float | None]  # [tokens]
+    tokens: list[str]  # [tokens]
+    top_logprobs: list[dict[str, float] | None]  # [tokens]
 
 
 class TextChoice(BaseModel):
@@ -139,7 +139,7 @@ class ModelList(BaseModel):
 class Tokenized(BaseModel):
     """The answer of POST /tokenize."""
 
-    tokens: list[int]
+    tokens: list[int]  # [count]
     count: int
     max_model_len: int
     token_strs: list[str] | None
@@ -154,8 +154,8 @@ class Detokenized(BaseModel):
 class TokenizerInfo(BaseModel):
     """The answer of GET /tokenizer_info."""
 
-    vocab_size: int
-    eos_token_ids: list[int]
+    vocab_size: int  # in tokens
+    eos_token_ids: list[int]  # [ids that end an answer]
     chat_template: str | None
     max_model_len: int
 

@@ -22,7 +22,7 @@ from mkport.errors import UserError
 class Plan:
     """How one chat request is answered."""
 
-    ids: list[int]  # the prompt
+    ids: list[int]  # [tokens] of the prompt
     grammar: Grammar | None
     skip_special: bool  # whether special tokens are left out of the text that the parser reads
     one_call: bool  # calls after the first are dropped

@@ -28,7 +28,7 @@ T = TypeVar("T")
 class Work:
     """One prompt for the engine, and how many choices of an answer are wanted."""
 
-    prompt: list[int]
+    prompt: list[int]  # [ids]
     sampling: Sampling
     n: int = 1
     grammar_of: str | None = None  # the field that the grammar comes from

@@ -43,7 +43,8 @@ class CompletionLogprobs:
         self._offset = 0
 
     def add(self, tokens: Sequence[int], known: Sequence[TokenLogprob | None]) -> dict[str, Any]:
-        """The lists for these tokens; a prompt's first one has no probability."""
+        """The lists [tokens] for the ids `tokens` [tokens] and what is `known` of each; a prompt's
+        first one has no probability."""
         texts: list[str] = []
         offsets: list[int] = []
         tops: list[dict[str, float] | None] = []

@@ -33,7 +33,7 @@ class Sample:
 
     label: str
     sent: float
-    times: list[float] = field(default_factory=list)  # of each event that carried text
+    times: list[float] = field(default_factory=list)  # [events that carried text]
     ended: float = 0.0
     text: str = ""
     tokens: int = 0  # written; by the server's own count where it tells
@@ -44,12 +44,12 @@ class Sample:
 
     @property
     def first_token_s(self) -> float:
-        """Time to the first text."""
+        """Seconds from when it was sent to its first text."""
         return self.times[0] - self.sent
 
     @property
     def gaps(self) -> list[float]:
-        """The times between events that carried text."""
+        """The seconds between events that carried text: [events - 1]."""
         return [later - earlier for earlier, later in zip(self.times, self.times[1:], strict=False)]
 
 

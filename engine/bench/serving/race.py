@@ -62,7 +62,7 @@ def race(
 ) -> Report:
     """Runs the experiments in `only`; the first plan is the server that they are about.
 
-    `prompt` holds at least `PROMPT` token ids for the bare loop. The other plans take part in
+    `prompt` [`PROMPT` or more] are token ids for the bare loop. The other plans take part in
     "crowd" alone, and are left out by name when they cannot run. Raises UserError when the first
     cannot, or a request fails.
     """

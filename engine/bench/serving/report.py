@@ -17,7 +17,8 @@ from mkport.trace.palette import FAINT, INK, MUTED
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """The value that `share` percent of the values do not exceed; NaN of none."""
+    """The value that `share` percent of `values` [n] do not exceed, between two of them by NumPy's
+    linear rule; NaN of none."""
     listed = list(values)
     return float(np.percentile(listed, share)) if listed else float("nan")
 
