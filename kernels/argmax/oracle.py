@@ -15,13 +15,13 @@ SHAPES = {
 
 
 def oracle(t):
-    """y[:rows] = the first index of each row's largest value, or -1."""
+    """y [rows]: the first index of each live row's largest value, or -1."""
     x = t.x[: int(t.count[0])]
     return {"y": torch.where(torch.isfinite(x).all(dim=1), x.argmax(dim=1), -1)}
 
 
 def make(rng, weights, cache, rows, live, n, levels=0, broken=False):
-    """Random logits; `levels`: so few values that the largest occurs often.
+    """Random logits [rows, n]; `levels`: so few values that the largest occurs often.
 
     `broken` puts a value that is not finite into every row but the last.
     """

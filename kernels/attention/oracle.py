@@ -61,7 +61,10 @@ SHAPES = {
 
 
 def oracle(t):
-    """partial with the seen splits' (sums, m, l) filled in, in the dtype of the given tensors."""
+    """partial [tokens, splits, heads, head_dim + 16] with the seen splits' (sums, m, l) filled in.
+
+    It has the dtype of the given tensors.
+    """
     partial = t.partial.clone()
     queries = t.q.reshape(len(t.q), t.heads, t.head_dim)
     group = t.heads // t.kv_heads

@@ -46,7 +46,7 @@ def _widen(value):
 
 @njit(nogil=True, cache=True)
 def exp(x):
-    """e^x, within 2 ulp; below e^-87 it is e^-87."""
+    """e^x, within 2 ulp; below e^-87 it is e^-87. Source: expf of the Cephes library."""
     x = LOWEST if x < LOWEST else x
     x = HIGHEST if x > HIGHEST else x
     shifted = x * LOG2E + SHIFT
@@ -70,9 +70,9 @@ def join(lanes):
 
 @njit(nogil=True, cache=True)
 def find_scores(query, keys, products, lanes):
-    """lanes[:16] = a block's products with a query; keys [16, head_dim], lanes [16 * 16].
+    """lanes[:16] = a block's products with query [head_dim]; keys [16, head_dim], lanes [16 * 16].
 
-    Column d is added to products[d % 64]: four chains of 16 lanes, that are joined at the end.
+    Column d is added to products [64] at d % 64: four chains of 16 lanes, joined at the end.
     """
     a, b, c, d = products[:16], products[16:32], products[32:48], products[48:]
     for j in range(BLOCK):
@@ -88,7 +88,11 @@ def find_scores(query, keys, products, lanes):
 
 @njit(nogil=True, cache=True)
 def add_block(query, keys, values, low, high, scale, out, products, lanes, weights):
-    """Adds a block's keys from low to high to out (sums, m, l); keys, values [16, head_dim]."""
+    """Adds a block's keys from low to high to out [head_dim + 2 or more]: sums, m, l.
+
+    query [head_dim]; keys and values [16, head_dim], float32 or bfloat16 as uint16; products [64],
+    lanes [16 * 16] and weights [16] are scratch.
+    """
     dim = len(query)
     find_scores(query, keys, products, lanes)
     before, m = out[dim], out[dim]
@@ -113,9 +117,11 @@ def add_block(query, keys, values, low, high, scale, out, products, lanes, weigh
 def attention(q, k_pages, v_pages, page_table, rows, window, scale, partial):
     """partial[t, s, h] = (sum_j e^(s_j - m) v_j, m, sum_j e^(s_j - m)) over split s's seen keys.
 
-    q [tokens, heads, head_dim]; pages [pages, kv_heads, page, head_dim], float32 or bfloat16 as
-    uint16; page_table [sequences, pages]; rows [tokens, 2] (sequence, position); partial
-    [tokens, splits, heads, head_dim + 16]. `window` 0: a token sees all keys up to its own.
+    q [tokens, heads, head_dim]; k_pages and v_pages [pages, kv_heads, page, head_dim], float32 or
+    bfloat16 as uint16; page_table [sequences, pages]; rows [tokens, 2] (sequence, position);
+    partial [tokens, splits, heads, head_dim + 16]. `window` 0: a token sees all keys up to its own.
+    Source: Milakov and Gimelshein 2018 (online softmax); pages as in Kwon et al., "PagedAttention",
+    2023; splits as in Flash-Decoding, Dao et al. 2023.
     """
     tokens, heads, dim = q.shape
     kv_heads, page = k_pages.shape[1:3]

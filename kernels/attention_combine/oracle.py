@@ -26,7 +26,7 @@ SHAPES = {
 
 
 def oracle(t):
-    """y[:tokens] = softmax-weighted join of the seen splits, in the dtype of the given tensors."""
+    """y [live, heads * head_dim]: the seen splits joined by softmax, in the tensors' dtype."""
     joined = []
     for partial, (_, position) in zip(t.partial, t.rows[: int(t.count[0])].tolist(), strict=False):
         oldest = max(position - t.window + 1, 0) if t.window else 0

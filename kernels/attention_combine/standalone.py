@@ -31,7 +31,7 @@ def fma(typingctx, x, y, z):
 
 @njit(nogil=True, cache=True)
 def exp(x):
-    """e^x, within 2 ulp; below e^-87 it is e^-87."""
+    """e^x, within 2 ulp; below e^-87 it is e^-87. Source: expf of the Cephes library."""
     x = LOWEST if x < LOWEST else x
     x = HIGHEST if x > HIGHEST else x
     shifted = x * LOG2E + SHIFT

@@ -12,7 +12,7 @@ SHAPES = {
 
 
 def oracle(t):
-    """y[:tokens] = the table's rows, in the dtype of the given tensors."""
+    """y [live, k]: the table's rows, in the dtype of the given tensors."""
     return {"y": t.table[t.tokens[: int(t.count[0])]]}
 
 

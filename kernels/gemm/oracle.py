@@ -14,7 +14,7 @@ SHAPES = {
 
 
 def oracle(t):
-    """y[:tokens] = x W^T (+ residual), in the dtype of the given tensors."""
+    """y [live, n] = x W^T (+ residual), in the dtype of the given tensors."""
     rows = int(t.count[0])
     y = t.x[:rows] @ t.w.T
     if getattr(t, "residual", None) is not None:

@@ -25,7 +25,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def oracle(t):
-    """The rotated products, or the whole cache, in the dtype of the given tensors."""
+    """The rotated products y [live, heads * head_dim], or the whole cache [pages, heads, page,
+    head_dim], in the dtype of the given tensors."""
     product = t.x[: int(t.count[0])] @ t.w.T
     return deliver(t, rotate(t, product.unflatten(1, (t.heads, t.head_dim))))
 

@@ -53,7 +53,7 @@ def round_bf16(value):
 
 @njit(nogil=True, cache=True)
 def multiply(w, x, acc):
-    """Adds the products of a weight row and a token's row to acc: [4 chains * 16 lanes]."""
+    """Adds the products of weight row w [k] and token row x [k] to acc [4 chains * 16 lanes]."""
     whole = len(w) // SUMS * SUMS
     for k in range(0, whole, SUMS):
         for i in range(SUMS):
@@ -64,7 +64,7 @@ def multiply(w, x, acc):
 
 @njit(nogil=True, cache=True)
 def join(acc):
-    """Joins chains (0 + 1) + (2 + 3), then lanes in halves."""
+    """The sum of acc [4 chains * 16 lanes]: chains (0 + 1) + (2 + 3), then lanes in halves."""
     for i in range(LANES):
         acc[i] = (acc[i] + acc[LANES + i]) + (acc[2 * LANES + i] + acc[3 * LANES + i])
     half = LANES // 2
@@ -77,7 +77,10 @@ def join(acc):
 
 @njit(nogil=True, cache=True)
 def rotate(head, angles, half_split):
-    """Rotates a head [head_dim] in place; angles [head_dim] are cosines, then sines."""
+    """Rotates a head [head_dim] in place; angles [head_dim] are cosines, then sines.
+
+    Source: Su et al., "RoFormer", 2021.
+    """
     half = len(head) // 2
     for i in range(half):
         i0, i1 = (i, i + half) if half_split else (2 * i, 2 * i + 1)
@@ -88,7 +91,10 @@ def rotate(head, angles, half_split):
 
 @njit(nogil=True, cache=True)
 def keep(head, where, pages, page_table, h):
-    """Stores head h [head_dim] in its slot of the paged cache; where is (sequence, position)."""
+    """Stores head h, head [head_dim], in its slot of pages [pages, heads, page, head_dim].
+
+    where [2] is (sequence, position), page_table [sequences, pages] names a sequence's pages.
+    """
     size = pages.shape[2]
     page, slot = page_table[where[0], where[1] // size], where[1] % size
     for i in range(len(head)):

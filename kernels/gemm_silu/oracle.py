@@ -16,7 +16,7 @@ SHAPES = {
 
 
 def oracle(t):
-    """y[:tokens] = silu(x Wg^T) * (x Wu^T), in the dtype of the given tensors."""
+    """y [live, n] = silu(x Wg^T) * (x Wu^T), in the dtype of the given tensors."""
     x = t.x[: int(t.count[0])]
     return {"y": torch.nn.functional.silu(x @ t.w_gate.T) * (x @ t.w_up.T)}
 

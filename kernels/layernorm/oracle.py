@@ -14,7 +14,7 @@ SHAPES = {
 
 
 def oracle(t):
-    """y[:tokens] = the normed rows, in the dtype of the given tensors."""
+    """y [live, k]: the normed rows, in the dtype of the given tensors."""
     x = t.x[: int(t.count[0])]
     centred = x - x.mean(dim=-1, keepdim=True)
     return {"y": centred / (centred.square().mean(dim=-1, keepdim=True) + t.eps).sqrt() * t.w}

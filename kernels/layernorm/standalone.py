@@ -20,7 +20,7 @@ def fma(typingctx, x, y, z):
 
 @njit(nogil=True, cache=True)
 def join(acc):
-    """Joins chains (0 + 1) + (2 + 3), then lanes in halves."""
+    """The sum of acc [4 chains, 16 lanes]: chains (0 + 1) + (2 + 3), then lanes in halves."""
     lanes = acc[0]
     for lane in range(LANES):
         lanes[lane] = (acc[0, lane] + acc[1, lane]) + (acc[2, lane] + acc[3, lane])
@@ -34,7 +34,7 @@ def join(acc):
 
 @njit(nogil=True, cache=True)
 def total(row, mean, acc):
-    """The sum of a row's values less `mean`; acc [4 chains, 16 lanes] is scratch."""
+    """The sum of the values of row [k] less `mean`; acc [4 chains, 16 lanes] is scratch."""
     acc[:] = 0
     for i0 in range(0, len(row), LANES):
         chain = acc[i0 // LANES % CHAINS]
@@ -45,7 +45,10 @@ def total(row, mean, acc):
 
 @njit(nogil=True, cache=True)
 def layernorm(x, w, y, eps):
-    """y[t] = (x[t] - mean) / sqrt(variance + eps) * w; x, y [rows, k], w [k]; y may be x."""
+    """y[t] = (x[t] - mean) / sqrt(variance + eps) * w; x, y [rows, k], w [k]; y may be x.
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
+    """
     k = x.shape[1]
     acc = np.empty((CHAINS, LANES), np.float32)
     for t in range(len(x)):

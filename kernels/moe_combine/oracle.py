@@ -12,7 +12,7 @@ SHAPES = {
 
 
 def oracle(t):
-    """x[:tokens] + sum over choices of weights * y."""
+    """x [live, n]: x + the sum over choices of weights * y."""
     rows = int(t.count[0])
     y = t.y.reshape(-1, t.top, t.n)[:rows]  # [tokens, top, n]
     return {"x": t.x[:rows] + (t.weights[:rows, :, None] * y).sum(1)}

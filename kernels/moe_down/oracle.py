@@ -15,7 +15,7 @@ SHAPES = {
 
 
 def oracle(t):
-    """y up to the last pair; the row of a pair that no slot has keeps what it held."""
+    """y [pairs, n] up to the last pair; the row of a pair that no slot has keeps what it held."""
     live = int(t.slots[-1, 1])
     y = t.y[: int(t.pairs[:live].max()) + 1].clone()
     for (expert, first), (_, end) in zip(t.slots[:-1], t.slots[1:], strict=True):
@@ -25,7 +25,7 @@ def oracle(t):
 
 
 def grouped(rng, tokens, experts, top, only=None, lost=None):
-    """Random choices, sorted as moe_group does: (slots, pairs)."""
+    """Random choices, sorted as moe_group does: slots [s + 1, 2] and pairs [tokens * top]."""
     ids = np.stack([rng.permutation(experts)[:top] for _ in range(tokens)])
     if only is not None:
         ids[:] = only

@@ -17,7 +17,7 @@ SHAPES = {
 
 
 def oracle(t):
-    """All slots, and the pairs that there are."""
+    """slots [s + 1, 2], all of them, and pairs [live choices]."""
     ids = t.ids[: int(t.count[0])].flatten()
     order = torch.argsort(ids, stable=True)
     pairs = order[ids[order] >= 0]

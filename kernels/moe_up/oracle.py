@@ -20,7 +20,7 @@ SHAPES = {
 
 
 def oracle(t):
-    """act of the pairs that there are."""
+    """act [pairs, n] of the pairs that there are."""
     act = t.x.new_zeros(int(t.slots[-1, 1]), t.n)
     for (expert, first), (_, end) in zip(t.slots[:-1], t.slots[1:], strict=True):
         if expert >= 0:
@@ -31,7 +31,7 @@ def oracle(t):
 
 
 def grouped(rng, tokens, experts, top, only=None, lost=None):
-    """Random choices, sorted as moe_group does: (slots, pairs)."""
+    """Random choices, sorted as moe_group does: slots [s + 1, 2] and pairs [tokens * top]."""
     ids = np.stack([rng.permutation(experts)[:top] for _ in range(tokens)])
     if only is not None:
         ids[:] = only

@@ -44,7 +44,7 @@ def _widen(value):
 
 @njit(nogil=True, cache=True)
 def multiply(w, x, acc):
-    """Adds the products of a weight row and a token's row to acc: [4 chains * 16 lanes]."""
+    """Adds the products of weight row w [k] and token row x [k] to acc [4 chains * 16 lanes]."""
     whole = len(w) // SUMS * SUMS
     for k in range(0, whole, SUMS):
         for i in range(SUMS):
@@ -55,7 +55,7 @@ def multiply(w, x, acc):
 
 @njit(nogil=True, cache=True)
 def join(acc):
-    """Joins chains (0 + 1) + (2 + 3), then lanes in halves."""
+    """The sum of acc [4 chains * 16 lanes]: chains (0 + 1) + (2 + 3), then lanes in halves."""
     for i in range(LANES):
         acc[i] = (acc[i] + acc[LANES + i]) + (acc[2 * LANES + i] + acc[3 * LANES + i])
     half = LANES // 2
@@ -68,7 +68,7 @@ def join(acc):
 
 @njit(nogil=True, cache=True)
 def exp(x):
-    """e^x below 2 ulp; x is clamped to -87 and 88."""
+    """e^x below 2 ulp; x is clamped to -87 and 88. Source: expf of the Cephes library."""
     if x < np.float32(-87):
         x = np.float32(-87)
     if x > np.float32(88):

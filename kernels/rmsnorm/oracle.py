@@ -14,7 +14,7 @@ SHAPES = {
 
 
 def oracle(t):
-    """y[:tokens] = the normed groups, in the dtype of the given tensors."""
+    """y [live, groups * k]: the normed groups, in the dtype of the given tensors."""
     rows = int(t.count[0])
     x = t.x[:rows].reshape(rows, t.groups, t.k)
     y = x / (x.square().mean(dim=-1, keepdim=True) + t.eps).sqrt() * t.w

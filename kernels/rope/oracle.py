@@ -25,7 +25,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def rotate(t, x):
-    """x [rows, heads, head_dim] rotated by its rows' positions; as it is without a table."""
+    """x [rows, heads, head_dim] rotated by its rows' positions, the same shape; as it is without a
+    table."""
     if getattr(t, "rope", None) is None:
         return x
     angles = t.rope[t.rows[: len(x), 1], None]  # [rows, 1, head_dim]
@@ -41,7 +42,8 @@ def rotate(t, x):
 
 
 def deliver(t, y):
-    """y [rows, heads, head_dim] as the op's output: the matrix, or the whole cache."""
+    """y [rows, heads, head_dim] as the op's output: a matrix [rows, heads * head_dim], or the whole
+    cache [pages, heads, page, head_dim]."""
     if getattr(t, "pages", None) is None:
         return {"y": y.flatten(1)}
     pages = t.pages.clone()
@@ -51,7 +53,7 @@ def deliver(t, y):
 
 
 def oracle(t):
-    """The rotated rows, or the whole cache, in the dtype of the given tensors."""
+    """The rotated rows, or the whole cache, as `deliver` gives them; in the tensors' dtype."""
     x = t.x[: int(t.count[0])]
     return deliver(t, rotate(t, x.unflatten(1, (t.heads, t.head_dim))))
 

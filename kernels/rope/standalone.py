@@ -39,7 +39,10 @@ def round_bf16(value):
 
 @njit(nogil=True, cache=True)
 def rotate(head, angles, half_split):
-    """Rotates a head [head_dim] in place; angles [head_dim] are cosines, then sines."""
+    """Rotates a head [head_dim] in place; angles [head_dim] are cosines, then sines.
+
+    Source: Su et al., "RoFormer", 2021.
+    """
     half = len(head) // 2
     for i in range(half):
         i0, i1 = (i, i + half) if half_split else (2 * i, 2 * i + 1)
@@ -50,7 +53,10 @@ def rotate(head, angles, half_split):
 
 @njit(nogil=True, cache=True)
 def keep(head, where, pages, page_table, h):
-    """Stores head h [head_dim] in its slot of the paged cache; where is (sequence, position)."""
+    """Stores head h, head [head_dim], in its slot of pages [pages, heads, page, head_dim].
+
+    where [2] is (sequence, position), page_table [sequences, pages] names a sequence's pages.
+    """
     size = pages.shape[2]
     page, slot = page_table[where[0], where[1] // size], where[1] % size
     for i in range(len(head)):

@@ -24,7 +24,11 @@ SHAPES = {
 
 
 def philox(counter, key):
-    """Philox4x32-10: four arrays of words (uint64, below 2^32) of a counter and a key."""
+    """Philox4x32-10: four arrays of words, uint64 [n] below 2^32, of a counter of four such arrays
+    and a key of two words.
+
+    Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
+    """
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -36,7 +40,7 @@ def philox(counter, key):
 
 
 def noise(n, seed_low, seed_high, choice, position, dtype):
-    """The Gumbel noise of columns 0 to n - 1."""
+    """The Gumbel noise [n] of columns 0 to n - 1, in torch's `dtype`."""
     blocks = np.arange(-(-n // 4), dtype=np.uint64)
     place, number = (np.full_like(blocks, value & 0xFFFFFFFF) for value in (position, choice))
     key = tuple(np.uint64(word & 0xFFFFFFFF) for word in (seed_low, seed_high))
@@ -47,7 +51,7 @@ def noise(n, seed_low, seed_high, choice, position, dtype):
 
 
 def oracle(t):
-    """best[:rows] and at[:rows]: each block's largest score and the first index that has it."""
+    """best and at [rows, blocks]: each block's largest score and the first index that has it."""
     rows, blocks = int(t.count[0]), -(-t.n // COLUMNS)
     best = torch.empty((rows, blocks), dtype=t.x.dtype)
     at = torch.empty((rows, blocks), dtype=torch.int64)

@@ -27,7 +27,10 @@ SCALE, BELOW_ONE = np.float32(2.0**-32), np.float32(1 - 2**-24)
 
 @njit(nogil=True, cache=True)
 def philox(c0, c1, c2, c3, k0, k1):
-    """Philox4x32-10: four words, each in the low half of a uint64."""
+    """Philox4x32-10 of counter c0..c3 and key k0, k1: four words, each in the low half of a uint64.
+
+    Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
+    """
     for _ in range(10):
         p0, p1 = c0 * M0, c2 * M1
         c0, c2 = (p1 >> HALF) ^ c1 ^ k0, (p0 >> HALF) ^ c3 ^ k1
@@ -38,7 +41,7 @@ def philox(c0, c1, c2, c3, k0, k1):
 
 @njit(nogil=True, cache=True)
 def log_near(f, n):
-    """log(1 + f) + n ln 2, each step rounded to float32."""
+    """log(1 + f) + n ln 2, each step rounded to float32. Source: logf of the Cephes library."""
     z = f * f
     p = ((((((((L0 * f + L1) * f + L2) * f + L3) * f + L4) * f + L5) * f + L6) * f + L7) * f) + L8
     y = p * f * z + LN2_LOW * n
@@ -67,7 +70,8 @@ def sample(x, temperatures, words, positions, best, at):
     """best[t, p], at[t, p]: the largest x[t, n] / temperature + noise of block p, and its first n.
 
     x [rows, n]; words [rows, 3] (seed low, seed high, choice) and positions [rows] as uint64;
-    temperature 0: no noise. NaN and -1 where a logit of the block is not finite.
+    temperatures [rows], 0: no noise. best and at [rows, blocks]: NaN and -1 where a logit of the
+    block is not finite. Source: the Gumbel-max trick, as in Maddison, Tarlow and Minka 2014.
     """
     four = np.empty(4, np.uint64)
     for t in range(len(x)):

@@ -83,7 +83,10 @@ def sample_draw(a, tile, row, first, end):
 
 @body
 def sample_words(block, position, choice, low, high):
-    """Philox4x32-10: four words, each in the low half of a uint64."""
+    """Philox4x32-10: four words, each in the low half of a uint64.
+
+    Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
+    """
     mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     c0, c1, c2, c3 = np.uint64(block), np.uint64(position), np.uint64(choice), np.uint64(0)
     k0, k1 = np.uint64(low), np.uint64(high)
@@ -116,7 +119,7 @@ def sample_log(x):
 
 @body
 def sample_log_near(f, n):
-    """log(1 + f) + n ln 2 (coefficients of Cephes' logf), each step rounded to float32."""
+    """log(1 + f) + n ln 2, each step rounded to float32. Source: logf of the Cephes library."""
     z = f * f
     p = np.float32(7.0376836292e-2) * f + np.float32(-1.1514610310e-1)
     p = p * f + np.float32(1.1676998740e-1)

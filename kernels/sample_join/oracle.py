@@ -16,7 +16,7 @@ SHAPES = {
 
 
 def oracle(t):
-    """y[:rows] = the index of the first of each row's largest values, -1 where a part has none."""
+    """y [rows]: the index of the first of each row's largest values, -1 where a part has none."""
     rows = int(t.count[0])
     best, at = t.best[:rows], t.at[:rows]
     none = (at < 0).any(dim=1)

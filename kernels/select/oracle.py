@@ -12,7 +12,7 @@ SHAPES = {
 
 
 def oracle(t):
-    """y[:selected] = the rows of x, in the dtype of the given tensors."""
+    """y [selected, k]: the rows of x, in the dtype of the given tensors."""
     return {"y": t.x[t.index[: int(t.count[0])]]}
 
 

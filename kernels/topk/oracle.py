@@ -21,7 +21,10 @@ SHAPES = {
 
 
 def oracle(t):
-    """ids and weights of the live tokens; rows of finite logits only."""
+    """ids and weights [live, k]; of rows of finite logits only.
+
+    Source: Shazeer et al., "Outrageously Large Neural Networks", 2017.
+    """
     z = t.z[: int(t.count[0])]
     ids = z.sort(dim=1, descending=True, stable=True).indices[:, : t.k]
     scores = torch.softmax(z, 1) if t.softmax else torch.sigmoid(z)

@@ -27,7 +27,7 @@ def fma(typingctx, x, y, z):
 
 @njit(nogil=True, cache=True)
 def exp(x):
-    """e^x below 2 ulp; x is clamped to -87 and 88."""
+    """e^x below 2 ulp; x is clamped to -87 and 88. Source: expf of the Cephes library."""
     if x < np.float32(-87):
         x = np.float32(-87)
     if x > np.float32(88):
@@ -47,7 +47,10 @@ def exp(x):
 
 @njit(nogil=True, cache=True)
 def softmax_into(z, scores):
-    """scores = e^(z - max z); returns their sum: e in lane e % 16, lanes joined in halves."""
+    """scores [experts] = e^(z - max z) of z [experts]; returns their sum.
+
+    Score e is added in lane e % 16, and lanes are joined in halves.
+    """
     lanes = np.zeros(LANES, np.float32)
     highest = z.max()
     for e in range(len(z)):

@@ -30,7 +30,7 @@ def _widen(value):
 def attention(q, k_pages, v_pages, page_table, rows, window, scale, partial):
     """partial[t, s, h] = (sum_j e^(s_j - m) v_j, m, sum_j e^(s_j - m)) over split s's seen keys.
 
-    q [tokens, heads, head_dim]; pages [pages, kv_heads, page, head_dim]; page_table
+    q [tokens, heads, head_dim]; k_pages and v_pages [pages, kv_heads, page, head_dim]; page_table
     [sequences, pages]; rows [tokens, 2] (sequence, position); partial
     [tokens, splits, heads, head_dim + 16]. `window` 0: a token sees all keys up to its own.
     """

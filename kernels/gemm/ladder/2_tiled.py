@@ -29,7 +29,7 @@ def _widen(value):
 
 @njit(nogil=True)
 def multiply(w, x, acc):
-    """Adds the products of a weight row and a token's row to acc [16 lanes]."""
+    """Adds the products of a weight row w [k] and a token's row x [k] to acc [16 lanes]."""
     for k in range(0, len(w), LANES):
         for lane in range(LANES):
             acc[lane] += widen(w[k + lane]) * x[k + lane]

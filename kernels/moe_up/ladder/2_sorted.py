@@ -27,7 +27,7 @@ def _widen(value):
 
 @njit(nogil=True)
 def dot(w, x, acc):
-    """A sum in 64 parts; acc [64] is scratch."""
+    """The product of w [k] and x [k], summed in 64 parts; acc [64] is scratch."""
     acc[:] = 0
     whole = len(w) // SUMS * SUMS
     for k in range(0, whole, SUMS):

@@ -269,7 +269,7 @@ def join_sums(typingctx, address, index):
 def exp(typingctx, x):
     """e**x in each lane: 2**n times a polynomial of degree 6, below 2 ulp; underflow to 1e-38.
 
-    n = round(x * log2 e), r = x - n * ln 2 in two steps, coefficients of Cephes' expf.
+    n = round(x * log2 e), r = x - n * ln 2 in two steps. Source: expf of the Cephes library.
     """
 
     def codegen(context, builder, sig, args):
