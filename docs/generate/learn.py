@@ -12,14 +12,16 @@ import contextlib
 import functools
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mkport.files import make_folder, write_text
 from mkport.learn import lesson
@@ -44,12 +46,22 @@ mkport learn list     # all of them, and which you have solved
 ```
 
 `make notebooks` writes every recipe as a notebook, with a cell that installs what it needs."""
+TAB = re.compile(r'tab="([\w ]+)"')
 SOURCES = {".py", ".cu", ".cuh", ".h"}
 COLUMNS = "96"  # how wide a terminal the commands believe to have
 
 
-def cells(text: str) -> list[tuple[bool, str, int]]:
-    """A percent script's cells, in order: (is it prose, its text, the line it begins on)."""
+class Cell(NamedTuple):
+    """A part of a recipe. Neighbours of one tab are shown in it, tab beside tab."""
+
+    prose: bool
+    text: str
+    line: int  # that it begins on, from 0 on
+    tab: str = ""  # "CPU", "CUDA"
+
+
+def cells(text: str) -> list[Cell]:
+    """A percent script's cells, in order."""
     found = []
     starts = [*re.finditer(r"^# %%(.*)\n", text, re.MULTILINE)]
     ends = [start.start() for start in starts[1:]] + [len(text)]
@@ -58,7 +70,9 @@ def cells(text: str) -> list[tuple[bool, str, int]]:
         if prose := "[markdown]" in start[1]:
             body = ast.literal_eval(body.strip())
         if body.strip():
-            found.append((prose, body.strip("\n"), line + len(body) - len(body.lstrip("\n"))))
+            line += len(body) - len(body.lstrip("\n"))
+            tab = TAB.search(start[1])
+            found.append(Cell(prose, body.strip("\n"), line, tab[1] if tab else ""))
     return found
 
 
@@ -68,10 +82,10 @@ def run_cells(script: Path, pictures: Path) -> list[str]:
     lesson.OUT = pictures
     space: dict[str, Any] = {"__name__": "recipe", "__file__": str(script)}
     printed = []
-    for prose, body, line in cells(script.read_text(encoding="utf-8")):
-        if prose:
+    for cell in cells(script.read_text(encoding="utf-8")):
+        if cell.prose:
             continue
-        tree = ast.parse("\n" * line + body, str(script))
+        tree = ast.parse("\n" * cell.line + cell.text, str(script))
         last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
         told = io.StringIO()
         with contextlib.redirect_stdout(told):
@@ -89,10 +103,15 @@ def page(recipe: Recipe, printed: list[str] | None) -> str:
     text = recipe.file.read_text(encoding="utf-8")
     outputs = iter(printed or [])
     parts = []
-    for prose, body, _ in cells(text):
-        parts.append(body if prose else f"```python\n{body}\n```")
-        if not prose and printed is not None:
-            parts += _shown(next(outputs), recipe.title)
+    for tab, group in itertools.groupby(cells(text), key=lambda cell: cell.tab):
+        inside = []
+        for cell in group:
+            inside.append(cell.text if cell.prose else f"```python\n{cell.text}\n```")
+            if not cell.prose and printed is not None:
+                inside += _shown(next(outputs), recipe.title)
+        if tab:
+            inside = [f'=== "{tab}"', *(textwrap.indent(part, "    ") for part in inside)]
+        parts += inside
     tasks = [exercise for exercise in exercises() if exercise.recipe == recipe]
     if tasks:
         parts.append("## Exercises")

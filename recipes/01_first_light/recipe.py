@@ -58,6 +58,20 @@ print([node.label for node in graph.nodes])
 
 # %% [markdown]
 """
+A use of an op is a *node* of the graph. In `add`, names on the left are the op's own arguments,
+names on the right are our tensors. Two things there surprise most readers.
+
+`count` is a tensor of one integer, not an integer. How many rows are in use changes from step to
+step, while the graph is planned once and its code compiled once; so an op reads the number when
+it runs. `k` and `n`, on the other hand, are plain integers, as the shape of a matrix never
+changes.
+
+Every tensor also says what it is *for*. An input is filled before the step, a weight is never
+written, scratch lives within a step and an output is read after it. The next part relies on that.
+"""
+
+# %% [markdown]
+"""
 ## Who does it: a schedule
 
 Now the work is dealt to two workers. What a worker gets is a list of *records*: rows of 32
@@ -67,6 +81,11 @@ signal at the end.
 Look at what was dealt. The norm waits for nothing and signals counter 0. The product waits until
 counter 0 has reached 1. A *counter* is an integer in memory that only ever grows; the one who
 signals adds to it, the one who waits looks at it until it is high enough.
+
+In the printout a wait is a pair, (counter, value to reach), and a signal is (counter, amount to
+add). The product's signal names counter -1, which means none: nobody waits for it. The end of the
+step is known by other means, for a step is over when every worker has come to the end of its
+list.
 
 Nobody typed that wait. It was derived: the product declares that it reads `h`, the norm declares
 that it writes `h`, and so one has to come after the other.
@@ -90,7 +109,9 @@ assert waits_of(schedule.lists[1][0]) == [(0, 1)]
 Programs that wait for each other can hang, and programs that should wait but do not give wrong
 numbers, sometimes. So nothing runs here before the verifier has looked at it. It proves, for this
 schedule and whatever the timing, that every wait is met and that no two jobs touch the same bytes
-in an undecided order. Later we break schedules on purpose and see what it says.
+in an undecided order. Its answer counts *edges*, which are waits seen as arrows from one record
+to another, and *atoms*, the pieces into which all reads and writes cut the tensors. Later we
+break schedules on purpose and see what it says.
 """
 
 # %%
@@ -112,6 +133,22 @@ program = compose_cpu(schedule.graph.ops, "bf16", "bf16", "First light")
 print(program.source[:600])
 assert "def rmsnorm(a, tile, arena):" in program.source
 assert "def gemm(a, tile, arena):" in program.source
+
+# %% [markdown] tab="CPU"
+"""
+On a CPU a worker is a thread, and a megakernel is a function that every thread calls with another
+list. Threads wait by looking at a counter over and over, and after some looks they let others use
+the core. So the machine works with more workers than cores, only slowly.
+"""
+
+# %% [markdown] tab="CUDA"
+"""
+On a GPU a worker is a block of threads, one on each multiprocessor, and one launch starts them
+all. `compose_cuda` writes its file from the same graph, in CUDA C++, and the records are the
+same. Within a worker the warps share the labour: some bring the next bytes in while others still
+compute. You need no GPU to read that file: a later recipe looks into it, and `mkport compose
+--target cuda` writes one.
+"""
 
 # %% [markdown]
 """

@@ -3,9 +3,10 @@
 # Where decode time goes: bytes, bounds and gaps
 
 A language model writes one token at a time. For each token it reads every weight that the token
-needs, once, and does two operations with each. A modern chip can do hundreds of operations in the
-time in which it reads one number from memory. So the arithmetic is free, nearly, and the question
-"how fast can this model go?" has a short answer: count the bytes, divide by the bandwidth.
+needs, once, and does two operations with each. (A multiplication and an addition: every weight
+meets one number of that token.) A modern chip can do hundreds of operations in the time in which
+it reads one number from memory. So the arithmetic is free, nearly, and the question "how fast can
+this model go?" has a short answer: count the bytes, divide by the bandwidth.
 
 This recipe counts them for two models, measures the bandwidth of the computer you sit at, and
 then looks at what comes on top of the bytes: the gaps between one kernel and the next. The gaps
@@ -55,17 +56,29 @@ assert by_op["attention"] < 0.1 * total, "at 512 positions the cache hardly coun
 
 # %% [markdown]
 """
+The names are those of ops. `gemm` is a plain matrix product; `gemm_silu` and `gemm_rope` are
+products with a little arithmetic behind them, done while the result is at hand. Fusing saves no
+weight's byte; it saves a node, and with it a wait.
+
 Almost everything is matrices. The cache of keys and values, which attention reads, is small here
 and grows with the length of the text; at some length it overtakes the weights. And the number of
 tokens in the step does not appear at all: eight sequences side by side read the same matrices
 once. That is why servers batch.
+
+Why are only *read* bytes counted? What a step writes is a few rows of a few thousand numbers,
+thousands of times less than the weights, and rows that were just written are read from a cache.
 
 ## The bound
 
 Now the other half: how fast can this computer read? We let every core sum up a large array, which
 is limited by memory and nothing else. The quotient is the *bound*: no program that reads its
 weights from memory can decode faster on this machine, however clever it is. A result near the
-bound needs no excuse, and one far above it is a bug in the measurement.
+bound needs no excuse, and one far above it is a bug in the measurement. (One thing can lift a
+model above it honestly: weights so few that they stay in a cache from step to step.)
+
+Keep two numbers apart. *Latency* is how long one token takes, and it is what one reader feels.
+*Throughput* is how many tokens all readers get together. Batching gives throughput for nearly no
+latency, up to the point where arithmetic or the cache of keys and values becomes the limit.
 """
 
 # %%
@@ -116,6 +129,10 @@ What it says depends on what we put in, and it says so under the picture.
 We deal one layer's worth of the small model to eight workers of a made-up chip. In the first run
 every wait costs 5 microseconds, about what a launch costs; in the second one, about what a
 counter costs. The work is the same to the byte.
+
+In the output, "not busy" adds up two kinds of idle time: a worker that has picked up a task and
+waits for its inputs, and a worker that has come to the end of its list. Only the first can be
+mended by better waits.
 """
 
 # %%
@@ -131,6 +148,28 @@ for name, signal_ns in (("kernel by kernel", 5000), ("a counter", 1000)):
     print(f"{name:18} {trace.span_ns / 1000:7.1f} us, {found.waiting + found.idle:4.0%} not busy")
 assert spans["a counter"] < spans["kernel by kernel"]
 show(trace, "02_where_time_goes", title="The same layer with counters in place of launches")
+
+# %% [markdown]
+"""
+How large gaps are depends on where you run:
+"""
+
+# %% [markdown] tab="CPU"
+"""
+A CPU calls a function in nanoseconds, so a decode loop on one thread has no launches to lose time
+with. With several threads the gap is the *barrier* at the end of each op: all threads meet, and
+the slowest decides. Counters let the fast ones go on. The more threads there are, the more is
+lost at such a barrier, and the more a late one costs: a thread that the system has put aside for
+a moment holds up all the others.
+"""
+
+# %% [markdown] tab="CUDA"
+"""
+A launch costs the host two to five microseconds. CUDA graphs hide most of that, as the host no
+longer takes part; what remains is the drain and the fill between one kernel and the next, and a
+chip that reads five gigabytes in a millisecond loses five megabytes in each microsecond. The
+larger the chip and the smaller the model, the larger the share of gaps.
+"""
 
 # %% [markdown]
 """

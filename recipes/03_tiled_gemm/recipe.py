@@ -7,6 +7,10 @@ such a product can become part of a megakernel it has to be a good kernel by its
 climbs a short ladder: three files, each a whole kernel that runs, each changing one idea. They
 are ordinary Numba kernels and know nothing of megakernels.
 
+The shapes: `x` is [tokens, k], one row for each token of the step, between one and a few dozen;
+`w` is [n, k], a row for each output column, thousands of both; `y` is [tokens, n]. The weight is
+stored with `k` last, so that each output walks along memory that lies in a row.
+
 Two questions decide every step: *which bytes are read how often*, and *in which order is added*.
 The first makes a kernel fast. The second makes it trustworthy: floating-point addition gives
 another result in another order, and we want the same bits in every form of this kernel, today and
@@ -59,6 +63,10 @@ Sixteen rows of the weight are taken as a *tile*: they stay in the cache while e
 them, so the weight crosses the memory bus once, however many tokens there are. Inside a row,
 sixteen neighbouring columns are taken together, and column `k` is added to sum `k % 16`. Those
 sixteen sums fit one vector register.
+
+The sums are of float32 and the weights may be bfloat16, two bytes instead of four. `widen` turns
+one into the other exactly: the bits of a bfloat16 are the upper half of a float32. So nothing is
+lost by storing weights short, apart from what was lost when the model was written that way.
 
 Notice who decided on that order: we did, in the source. The compiler may turn the loop over lanes
 into vector instructions because they compute exactly what the loop says. There are flags that
@@ -139,15 +147,36 @@ not show it, and the law refuses it, as plain PyTorch in float32 does a hundred 
 
 # %% [markdown]
 """
-## On a GPU
+## Here and on a GPU
 
-The GPU's version of this kernel is `kernels/gemm/standalone.cu`, an ordinary CUDA file beside the
-Python one. It makes the same two decisions with other numbers: a block streams its weight rows
-through shared memory once, eight warps share the columns, and the tensor cores multiply 16 weight
-rows with up to 8 tokens at a time. With few tokens those cores are nearly idle, and that is fine;
-the bytes are the limit. `mkport check gemm --machine host` compiles that CUDA source with your
-C++ compiler and holds it to the same oracle, with no GPU in the house.
+The same product stands in the library twice, once for each kind of machine, and both are ordinary
+kernels that run by themselves.
+"""
 
+# %% [markdown] tab="CPU"
+"""
+`kernels/gemm/standalone.py` is the third rung. A tile is 16 output columns, whose
+results fill one vector register of a processor with AVX-512, two of one with AVX2. A thread takes
+whole tiles; within a tile there is nobody to synchronise with.
+"""
+
+# %% [markdown] tab="CUDA"
+"""
+`kernels/gemm/standalone.cu` is an ordinary CUDA file. It makes the same two decisions with other
+numbers. A block streams its weight rows through shared memory once, its eight warps share the
+columns `k`, and the tensor cores multiply 16 weight rows with up to 8 tokens at a time. With few
+tokens those cores are nearly idle, and that is fine, as the bytes are the limit. Its declared
+order is another one than the CPU's, so bits are compared within a machine and not across. The
+command `mkport check gemm --machine host` compiles this file with your C++ compiler and holds it
+to the same oracle, with no GPU in the house. This is how it begins:
+"""
+
+# %% tab="CUDA"
+source = (GEMM.folder / "standalone.cu").read_text()
+print("\n".join(source.splitlines()[:19]))
+
+# %% [markdown]
+"""
 ## What to take along
 
 A tile is a piece of the output and the bytes it needs. A kernel is a loop over tiles, in an order

@@ -37,6 +37,11 @@ signal, and the op's arguments. Tensors are places in a table of addresses; inte
 are; floats are their bits. It is declared once, in Python, and everything else is generated from
 that: the constants in the composed files, the C header, the table in the documentation, the
 labels in timelines. The layout below comes from the declaration and cannot be out of date.
+
+Why 32 integers, and not a structure for each op? A worker fetches its next record before it knows
+which op is in it, so all must have one size; and 32 words of four bytes are 128 bytes, one load
+for each of the 32 lanes of a GPU's warp and two cache lines of a CPU. The sixteen words at the
+end are enough for every op so far. An op that needs more is refused when it is declared.
 """
 
 # %%
@@ -52,6 +57,12 @@ a tile reads and writes, and which reads are of bytes that nothing writes during
 are *immutable*, so they may be fetched before any wait is over. The arithmetic order, in words.
 The arena, in bytes. From the accesses the planner derives who waits for whom, and the verifier
 proves that it suffices.
+
+A *box* is a range in each dimension: `[(0, 8), (32, 48)]` is rows 0 to 7, columns 32 to 47. Boxes
+are the whole language in which ops speak about memory. They may be coarse: an op that declares
+more than it touches is safe, and waits too long. One that declares less is a bug which no
+verifier sees, as it believes what is declared. That is what the checks below are for, which run
+an op on several workers with everything that nobody has written full of NaN.
 
 Let us bind the product to some tensors and ask tile 2 what it touches.
 """
@@ -97,18 +108,26 @@ joins, such as `fma` and `join_sums`. A primitive means the same instructions wh
 inlined, and that is what makes equal bits possible at all.
 """
 
-# %%
+# %% [markdown] tab="CPU"
+"""
+For the CPU the body is a Python function that Numba compiles. In the excerpt, `a.x` is the
+address of a tensor, and `dot_tile`, `join_sums` and `put_rows` are primitives.
+"""
+
+# %% tab="CPU"
 diff = port_diff(GEMM)
 print("\n".join(line for line in diff.text.splitlines() if line.startswith("+"))[:1600])
 print(f"\n{diff.kept} lines kept, {diff.removed} removed, {diff.added} added")
 
-# %% [markdown]
+# %% [markdown] tab="CUDA"
 """
-On a GPU the same op has a `task.cuh` beside its `standalone.cu`. There the generated struct looks
-like this: names and types, never an index into the record.
+For a GPU the same op has a `task.cuh` beside its `standalone.cu`. There the body is a struct with
+a function for each role of the warps: `load` says which weights to stream, `early` and `input`
+what to bring in, `store` where the result goes; the product between them is a part that many ops
+share. Arguments come in a generated struct, names and types, never an index into the record:
 """
 
-# %%
+# %% tab="CUDA"
 header = c_header([GEMM])
 print(header[header.index("struct GemmArgs") : header.index("MK_DEVICE static")])
 assert "mk_weight* w;" in header

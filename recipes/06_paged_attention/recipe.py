@@ -32,7 +32,9 @@ from mkport.verify import verify
 ## Softmax in one go
 
 For one query: scores are dot products with the keys, scaled. The largest is taken off first, as
-exponentials overflow otherwise. Here it is in five lines, for 40 keys of 32 numbers. This is what
+exponentials overflow otherwise: `exp(89)` no longer fits a float32, and scores of a hundred are
+common. Taking the same number off every score changes nothing else, since it cancels between the
+sum above and the sum below. Here it is in five lines, for 40 keys of 32 numbers. This is what
 everything below has to reproduce.
 """
 
@@ -52,7 +54,9 @@ To find the largest score one would have to see all keys before adding anything.
 keep three things while walking: `m`, the largest score so far; `l`, the sum of weights so far;
 and the sums of weighted values. When a larger score turns up, what was summed so far was measured
 against a smaller maximum; one factor `exp(m_old - m_new)` repairs both sums. That is the *online*
-softmax. The cache is read once, in order, and nothing but one row of sums is kept.
+softmax. At the beginning `m` is minus infinity, and the factor `exp(-inf)` is zero, which is
+right: nothing has been summed yet. The cache is read once, in order, and nothing but one row of
+sums is kept.
 """
 
 
@@ -145,6 +149,22 @@ for op in (ATTENTION, COMBINE):
     assert all(verdict.ok for verdict in verdicts)
     print(f"{op.name} as a megakernel: {len(verdicts)} cases, bits equal")
 
+# %% [markdown] tab="CPU"
+"""
+A tile on a CPU is one split of one sequence for one key head. It walks along sixteen keys at a
+time, and of each block takes the products, the new maximum, the exponentials and the weighted
+sums while the keys are in the cache. The exponential is a polynomial of our own, the same on
+every machine, as a mathematical library's differs from the next one's in the last bit.
+"""
+
+# %% [markdown] tab="CUDA"
+"""
+On a GPU the blocks of keys of a split go to the eight warps of a worker in turn, and the warps'
+triples are joined in the end, in a fixed order: the same repair once more, inside a tile. With a
+bfloat16 cache and heads of 64 or 128 numbers, the scores of all query heads of a key head come
+out of the tensor cores together. Other shapes take a plain path, which is slower and as exact.
+"""
+
 # %% [markdown]
 """
 ## What a tile waits for
@@ -154,7 +174,9 @@ are immutable, like weights, and may be on their way long before the query is re
 of this very step have a writer. The op declares both, apart: logically the cache is [token, past
 or now, column]. So attention over the past needs to wait for the query alone.
 
-Below, a simulated worker set with and without reading ahead, over attention at 8,192 positions.
+Below, eight simulated workers with and without reading ahead, over attention at 8,192 positions:
+that is 32 splits for each of the two key heads. The gain is small here because attention has
+nothing but bytes to wait for; it is the time from the start to the first key.
 """
 
 # %%

@@ -9,6 +9,11 @@ token. But which eighth? That is known only when the router has spoken, in the m
 A megakernel's schedule is fixed before the step begins. So how can it hold work that is not known
 yet? This recipe goes through a layer of experts in the order in which it happens, and answers
 that question on the way.
+
+Why would anybody build a model in this way? Because what a token costs and what a model knows
+come apart. A feed-forward block is where most weights of a model are; with 128 of them, of which
+a token uses 8, the model holds sixteen times as much and costs about the same to run. At batch 1,
+that is: with many tokens in a step nearly every expert is somebody's choice, and all are read.
 """
 
 # %%
@@ -36,7 +41,9 @@ from mkport.verify import verify
 
 The router is a small product: one score for each expert and token. The best `k` are chosen, and
 their scores, through a softmax or a sigmoid, become the weights with which the experts' outputs
-are added up.
+are added up. Families differ in the details: one takes the softmax over all experts and then the
+best, one the best and then the softmax over those, one a sigmoid for each. The ops have an
+argument for it.
 
 Two details matter. When two scores are equal the expert with the lower number wins, always, or
 else a model would give another text on another machine. And a row whose scores hold a NaN chooses
@@ -59,7 +66,10 @@ for token in range(tokens):
 Tokens that chose the same expert should share one read of it. So the (token, choice) pairs are
 sorted by expert: a counting sort of a handful of integers. The result is a list of *slots*. Slot
 `s` is the s-th distinct expert of this step, with its tokens. Slots that are left over are marked
-as empty.
+as empty. There are never more used slots than experts, and never more than choices, so that the
+smaller of the two is room enough.
+
+In the printout a pair is one number: pair 5 is the second choice (5 % 2 is 1) of token 2.
 """
 
 # %%
@@ -119,7 +129,9 @@ constants, and the verifier's proof holds for every routing at once. The bytes t
 read are declared as the whole stack of experts, and what it writes as its slot's own rows, so
 there is nothing to assume about the router.
 
-An empty task costs next to nothing: it reads one integer.
+An empty task costs next to nothing: it reads one integer. The alternative, signalling only for
+work that was done, would need targets that are computed while the step runs, and a proof that
+holds for whatever comes out. Many megakernels hang at exactly this place.
 """
 
 # %%
@@ -165,6 +177,26 @@ the ops after the router begin late, whatever the ring holds.
 costs = Costs(2e9, ahead=1 << 14)
 trace = simulate(schedule, costs, "a tiny Mixtral, 8 workers", rows=4, context=32)
 show(trace, "07_mixture_of_experts")
+
+# %% [markdown]
+"""
+How much it costs depends on who fetches:
+"""
+
+# %% [markdown] tab="CPU"
+"""
+A CPU's caches and prefetchers find the bytes by themselves once a task has begun to walk along
+them, so the delay is that of a few lines of memory. Here experts are nearly as good as any
+product; what they lose is balance, when slots do not divide evenly among threads.
+"""
+
+# %% [markdown] tab="CUDA"
+"""
+On a GPU the loader of each worker waits for the router's counter and then reads which expert its
+slot has, before it can ask for the first byte. That is a round trip to memory in front of
+megabytes, at every layer. It is worth a look in a timeline, and it is why the ops between router
+and experts are small and few.
+"""
 
 # %% [markdown]
 """

@@ -38,6 +38,10 @@ from mkport.verify import verify
 The model family builds the graph of a whole step from the config. We look at the nodes of the
 first layer: norm, the three projections, attention over splits of the cache, the join, the output
 product that adds to the residual stream, and the gated feed-forward.
+
+A tile of a product is sixteen columns of its output, or one head where a rotation follows; a tile
+of a norm is one row of the step's six. That is why the tile counts differ, and why a record,
+which can hold many tiles, is the unit of signalling and not the tile.
 """
 
 # %%
@@ -56,6 +60,12 @@ Who waits for whom follows from what the tiles read and write. Some of it is eas
 The scratch tensor `h` is written by the first norm and written again by the second: the second
 has to wait until everybody who *reads* the first content is done. Nobody had to think of that.
 
+How is that found out? The planner goes through the nodes in order and keeps, for each piece of
+each tensor, who wrote it last and who has read it since. A tile that reads a piece depends on its
+writer. A tile that writes one depends on the last writer and on all of those readers. What
+follows from other dependencies is left out: if the product waits for the norm, and the norm for
+the embedding, nothing has to be said about product and embedding.
+
 Where a node would have to wait for more than four others, the planner puts in a `join`, a record
 without tiles that waits and signals.
 """
@@ -70,16 +80,22 @@ print(Counter(node.op.name for node in schedule.graph.nodes))
 """
 ## The file
 
-`compose_cpu` puts primitives, op bodies, dispatch and the worker's loop into one text. What was
+Composing puts primitives, op bodies, dispatch and the worker's loop into one text. What was
 written by a person is copied byte for byte; what is generated, such as the record's constants and
 one small struct for each op, comes from the declarations. Two files that define the same name are
 refused, both named.
 
-Let us look at three places in it: the contents, the dispatch, and the loop. The loop is all there
-is: wait, run the tiles, signal.
+There is a file for each kind of machine, with its sections in the same order. Writing one needs
+neither a GPU nor a compiler.
 """
 
-# %%
+# %% [markdown] tab="CPU"
+"""
+Let us look at three places: the contents, the dispatch, which picks a body by its number, and the
+loop. The loop is all there is: wait, run the tiles, signal.
+"""
+
+# %% tab="CPU"
 program = compose_cpu(schedule.graph.ops, "bf16", "bf16", "One step of a llama model")
 lines = program.source.splitlines()
 print(f"{len(lines)} lines, digest {program.digest}\n")
@@ -89,10 +105,23 @@ print(program.source[at : at + 420], "\n")
 at = program.source.index("    for index in range(count):")
 print(program.source[at : at + 900])
 
+# %% [markdown] tab="CUDA"
+"""
+NVRTC compiles this file while the program starts; there is no nvcc, no CMake. The worker has four
+roles where the CPU's has one: a loader that streams weights through a ring ahead of time, stagers
+that bring activations in, warps that compute, and a storer. Each walks through the same records
+and does its own part, and barriers in shared memory keep them in step.
+"""
+
+# %% tab="CUDA"
+cuda = compose_cuda(schedule.graph.ops, "bf16", "bf16", rows=8)
+print("\n".join(cuda.source.splitlines()[:24]))
+assert "struct GemmArgs" in cuda.source
+
 # %% [markdown]
 """
-The body of an op in the file is its `task.py`, letter by letter. If you want to know what ran,
-you read it here; a debugger steps through it, and a profiler names its functions.
+The body of an op in the file is its `task.py`, or `task.cuh`, letter by letter. If you want to
+know what ran, you read it here; a debugger steps through it, and a profiler names its functions.
 """
 
 # %%
@@ -149,23 +178,6 @@ to `transformers` in the tests; here it is enough to see that it knows this fami
 assert "llama" in BLOCKS
 print(render(summarise(trace)).split("\n\n")[0])
 show(trace, "08_one_file")
-
-# %% [markdown]
-"""
-## The CUDA file
-
-For a GPU the same graph becomes one CUDA C++ file: device header, runtime, bodies, dispatch.
-NVRTC compiles it while the program starts; there is no nvcc, no CMake. It has four roles where
-the CPU has one: a loader that streams weights through a ring ahead of time, stagers that bring
-activations in, compute warps, and a storer. The order of sections is the same, and so is the
-promise that the bodies are copied as they are. Composing needs no GPU, so look at the beginning
-of it.
-"""
-
-# %%
-cuda = compose_cuda(schedule.graph.ops, "bf16", "bf16", rows=8)
-print("\n".join(cuda.source.splitlines()[:24]))
-assert "struct GemmArgs" in cuda.source
 
 # %% [markdown]
 """

@@ -67,8 +67,11 @@ def in_turn(schedule):
 Take six products that do not depend on each other, such as the queries, keys and values of a
 layer. Each has three tiles, and there are two workers. In turn, each product takes two tile
 times: one worker does two tiles, the other does one and waits. With only the waits that are
-needed, nobody waits at all, since the deal begins each node where the last one ended. Nine tiles
-for each instead of twelve.
+needed, nobody waits at all, since the deal begins each node where the last one ended. Nine tile
+times instead of twelve, six products with three tiles divided by two workers.
+
+In `sketch`, which draws a timeline in characters, a letter is an op at work, a dot is a task that
+was picked up and waits, and a space is nothing at all.
 
 This one is measured. We run both on your CPU, many times, in turns, and take the best of each.
 """
@@ -127,10 +130,11 @@ assert spans["as needed"] < 0.8 * spans["in turn"]
 ## A layer on a large GPU
 
 Now North Mini Code, three layers of it, dealt to 132 workers as on an H200. A worker reads 34
-GB/s, a task costs a fixed 700 ns, a signal takes a microsecond to be seen. We compare four ways.
-"In turn" is kernel by kernel, without even counting launches. "As needed" has derived waits. In
-the last two a loader runs ahead by 64 or 192 KB, about what the shared memory of a block has room
-for.
+GB/s, a task costs a fixed 700 ns, a signal takes a microsecond to be seen. The tiles of a node
+are dealt *strided*: worker 0 gets tiles 0, 132, 264, so that all workers read from the same
+neighbourhood at the same time. We compare four ways. "In turn" is kernel by kernel, without even
+counting launches. "As needed" has derived waits. In the last two a loader runs ahead by 64 or 192
+KB, about what the shared memory of a block has room for.
 """
 
 # %%
@@ -188,14 +192,37 @@ their choice is known.
 
 That a loader may do this at all is the reason for the word `immutable` in an op's declaration. It
 is a promise that no task of the step writes those bytes, and the verifier checks it.
+"""
 
+# %% [markdown]
+"""
+Who reads ahead depends on the machine:
+"""
+
+# %% [markdown] tab="CPU"
+"""
+Nobody has to. The hardware's prefetcher sees that a task walks along memory and asks for the next
+lines; between two tasks it loses the trail for a moment. Fetching the next task's weights by
+hand, while a worker waits, was tried and gave nothing.
+"""
+
+# %% [markdown] tab="CUDA"
+"""
+A multiprocessor fetches nothing that was not asked for. So one warp of each worker, the loader,
+runs through the list of records ahead of the others, asks for the weights of the next ones, and
+stops when the ring is full. Each chunk that arrives opens a barrier for the warps that compute,
+and each that they have used opens one for the loader. On a decode step the ring is never empty
+for long but behind a router.
+"""
+
+# %% [markdown]
+"""
 ## What is measured where
 
 The simulation leaves out instruction fetch, caches, and the arithmetic itself. On a real H200 a
 step moved from 7.6 ms to 3.7 ms through changes of this kind and others; each has a line in the
 performance log in the documentation, with what was expected and what came out. Read the failures
-there too. Prefetching into the L2 cache gave nothing, and neither did fetching a waiting worker's
-weights on the CPU, where the hardware's prefetcher does it already.
+there too: prefetching into the L2 cache gave nothing.
 
 ## What to take along
 

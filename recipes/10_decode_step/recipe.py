@@ -9,6 +9,11 @@ fluent sentences, and that is the worst kind of bug there is.
 
 So before we read a word of what the model says, its logits are held to a second implementation,
 in plain NumPy and float64, which shares no code with the kernels.
+
+The words once more, as all of them come together here. *Logits* are the scores that the model
+gives to each of its 49,152 tokens as the next one. *Greedy* decoding takes the highest. The
+*cache* holds keys and values of the tokens so far, and a *prompt* is what was there before the
+first token is written.
 """
 
 # %%
@@ -38,8 +43,26 @@ holds two machines that share weights and cache: one for a token of each sequenc
 that reads prompts in chunks. Both run the same bodies, so a prompt read in chunks leaves the same
 bits in the cache as one read token by token.
 
-Where the steps run is a *target*. The CPU is one; so are a GPU, and the CUDA source on a CPU,
-which is slow and useful.
+Where the steps run is a *target*:
+"""
+
+# %% [markdown] tab="CPU"
+"""
+`Decoder(model, workers=2)` runs on threads. Weights are read from where the checkpoint's file was
+mapped, so a model that is twice as large as memory would still start, and crawl.
+"""
+
+# %% [markdown] tab="CUDA"
+"""
+`Decoder(model, on="cuda")` copies the weights to the GPU, takes as many workers as it has
+multiprocessors and launches the kernel once a step; `mkport run --machine cuda` does so. With
+`host` in place of `cuda` the same CUDA source is built by your C++ compiler and run on the CPU,
+thread by thread. That takes seconds for a token and needs no GPU: the tests use it.
+"""
+
+# %% [markdown]
+"""
+The rest of this recipe is the same for all of them.
 """
 
 # %%
@@ -124,9 +147,10 @@ assert answer.ids and answer.text
 
 One sentence proves that the arithmetic is right, not that nothing happens at position 200.
 Perplexity looks at a longer text: how surprised is the model by each next token, on average? Two
-engines with the same weights must give nearly the same number. Here a few hundred tokens of the
-first chapter of *Alice* are enough; `mkport eval` takes all of it, and the tests compare with
-`transformers`.
+engines with the same weights must give nearly the same number. It is a power: the exponential of
+the mean surprise, so that 20 means as unsure as a fair choice among twenty tokens. Here a few
+hundred tokens of the first chapter of *Alice* are enough; `mkport eval` takes all of it, and the
+tests compare with `transformers`.
 """
 
 # %%

@@ -37,6 +37,11 @@ The odds of a token are `exp(logit / temperature)`. A low temperature makes the 
 likelier; at 0 only the best is left. Before the draw three filters may take tokens out. `top_k`
 keeps the k best. `min_p` keeps what is at least so likely compared with the best. `top_p` keeps
 the fewest tokens whose probabilities together reach p.
+
+Each of the three has its reason. A model gives a tiny probability to thousands of tokens that
+make no sense here, and together they are drawn every few sentences. `top_k` cuts the tail at a
+fixed length, `top_p` and `min_p` where the model itself is unsure: after "two plus two is" few
+tokens are left, after "once upon a" many.
 """
 
 # %%
@@ -64,7 +69,8 @@ order, on any machine.
 Where does the noise come from? Not from a generator that has a state: then the result would
 depend on how often it was asked before. It is a *function* of (seed, choice, position, token):
 the Philox generator, ten rounds of multiplications. Ask it for token 17 at position 5, now or
-tomorrow, alone or in a batch, on a CPU or a GPU, and it gives the same number.
+tomorrow, alone or in a batch, on a CPU or a GPU, and it gives the same number. The *choice* tells
+apart the several answers that one request may ask for.
 """
 
 # %%
@@ -108,7 +114,22 @@ Most requests ask for temperature and seed and nothing else. For these the machi
 itself: the op `sample` races blocks of the vocabulary with the same noise, and `sample_join`
 takes the best of the blocks. The host receives one integer for each row, and the next step can
 begin at once. The op is held to the oracle like any other, and it draws what the host's sampler
-draws.
+draws. Filters, penalties and grammars need the whole row, so for requests with any of them the
+host chooses.
+"""
+
+# %% [markdown] tab="CPU"
+"""
+On a CPU the row of logits is in the same memory as everything else, so there is little to save:
+the point is that `argmax` and `sample` are tasks which all workers share, and not a loop in
+Python over 49,152 numbers after the step.
+"""
+
+# %% [markdown] tab="CUDA"
+"""
+On a GPU a row of logits is 200 KB that would cross a bus which is a hundred times slower than the
+memory, and the next step would wait for the answer. With the draw in the kernel, the next step
+reads the token from the GPU's own memory, and the host learns it while that step runs already.
 """
 
 # %%

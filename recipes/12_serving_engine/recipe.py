@@ -7,6 +7,10 @@ they share one machine, one set of weights, and a limited memory for keys and va
 decides, step after step, who runs: that is *scheduling*, and none of it is arithmetic. It is
 bookkeeping about pages and tokens, in plain Python, and it can be tested without a model.
 
+The numbers that decide: keys and values of one token take 23 KB in the small model of this course
+and 200 KB or more in large ones. A dozen conversations of a thousand tokens each take as much
+memory as the small model's weights. Memory for them runs out long before anything else does.
+
 This recipe takes the engine apart from the bottom: pages, the prefix cache, the scheduler, the
 loop. Then it puts a model in and serves. The last cell starts a server, which is the extra
 `serve`: `pip install 'mkport[serve]'`.
@@ -130,7 +134,20 @@ assert isinstance(scheduler.holdings, Holdings)
 `Core` is one round: plan, run, commit, sample, and tell the clients. A `Runner` is all that it
 knows of a machine. The rounds happen in a thread of the `Engine`, with an inbox through which
 everybody else reaches it; events travel back through an `EventStream`, which a thread or an event
-loop can wait for. How large the pools are follows from the memory there is.
+loop can wait for. How large the pools are follows from the memory there is:
+"""
+
+# %% [markdown] tab="CPU"
+"""
+On a CPU the cache takes a quarter of the memory that is free, or what all sequences could need,
+if that is less. A step has room for the sequences and a chunk of a prompt beside them.
+"""
+
+# %% [markdown] tab="CUDA"
+"""
+On a GPU what counts is the memory that the weights have left. A step of the decode kernel holds
+up to eight tokens, and so the engine takes up to eight sequences at a time; `mkport serve
+--machine cuda` refuses a larger `--max-batch` with that number.
 """
 
 # %%
@@ -214,6 +231,7 @@ show(trace, "12_serving_engine")
 - `engine/runner.py`: carries a plan out on a machine.
 - `engine/core.py`: one round of the loop.
 - `engine/stream.py`: events from the engine's thread to whoever waits.
+- `engine/prefill/`: prompts by PyTorch operators, where a step holds few tokens: on a GPU.
 - `engine/capacity.py`: how much fits into the memory there is.
 - `engine/loop.py`: the thread in which rounds happen, and its inbox.
 - `engine/engine.py`: the library's front door.

@@ -103,6 +103,10 @@ a model writes between markers of its own is taken apart in the same way.
 
 ## A server
 
+A *delta* is what one event of a stream adds to the answer: some text, the name of a call, a piece
+of its arguments. A client puts them together again, and the sum must be the same however the
+reply was cut.
+
 The server is an application around an engine: it checks requests field by field, turns them into
 the engine's terms, and writes events to a socket as they come. What it cannot do it refuses by
 name, since a client that believes a field was obeyed when it was ignored is worse off than one
@@ -146,8 +150,9 @@ def turns(url):
 ## Two turns of an agent
 
 The first request insists on a call. SmolLM2 has 135 million parameters and no idea of tools, but
-the grammar of the call decides at each token what may come, so what arrives can be parsed.
-Whether the file name makes sense is another matter; that is what larger models are for.
+the grammar of the call, made from the tool's `parameters`, decides at each token what may come,
+so what arrives can be parsed. Whether the file name makes sense is another matter; that is what
+larger models are for.
 
 The second request sends the conversation again with the tool's result. Look at the usage that
 comes back: what the two prompts have in common was in the cache, in whole pages of 64 tokens.

@@ -36,6 +36,10 @@ can_run = compiler() is not None
 
 A softmax of rows, one block a row: each thread looks for the largest of its columns, the block
 joins them in shared memory, then the same for the sum. Nothing in it knows of mkport.
+
+Look at its barriers, as they will matter. `__syncthreads()` is where all threads of the block
+meet. The one after `most = part[0]` is easily forgotten: without it a fast thread writes its sum
+into `part` while a slow one has yet to read the largest value from there.
 """
 
 # %%
@@ -66,7 +70,7 @@ __global__ void softmax(const float* x, float* y, int n) {
 }
 """
 file = folder / "softmax.cu"
-file.write_text(SOFTMAX)
+_ = file.write_text(SOFTMAX)
 
 # %% [markdown]
 """
@@ -78,6 +82,10 @@ whatever the data. Which memory is read and written, and may it be cached. Does 
 blocks, or count on their order. Then the task is written, compiled, and run beside the original,
 which itself is run several times with other junk in its memory: a kernel that gives two answers
 is not worth porting.
+
+A kernel is launched with a grid and a block; a file that holds only the kernel does not say
+which, so we do. `arguments` are those of a run. Their shapes matter, since the run sees only the
+paths that they lead to; their values are yours.
 """
 
 # %%
@@ -103,6 +111,26 @@ text, with the names `blockIdx` and `threadIdx` bound to the record and to the 2
 worker computes with. Barriers became barriers of those threads, and shared memory became a part
 of the worker's own.
 
+What was an index of the hardware is now a question of convention:
+"""
+
+# %% [markdown] tab="CUDA"
+"""
+In CUDA C++ the body is still text in threads. Macros give the names `blockIdx`, `threadIdx` and
+`__syncthreads` their new meaning for this one body, in a namespace of its own, so that two ports
+in one file cannot meet. A block of 128 threads takes half of a worker's 256, and the other half
+waits at the end.
+"""
+
+# %% [markdown] tab="Numba"
+"""
+Numba kernels are ported with `mkport port FILE.py`. A function under `@cuda.jit` becomes such a
+CUDA body. A loop under `@njit` becomes a CPU body, Python as before, whose outer loop over rows
+or blocks is the one that is cut: what one turn of it does is the tile.
+"""
+
+# %% [markdown]
+"""
 The declaration is careful. Whole tensors are read and written, since nobody has said which part a
 block touches; that orders this op after everything before it. You may replace it by the exact
 boxes, and more can run side by side.
@@ -111,7 +139,7 @@ boxes, and more can run side by side.
 # %%
 print(sorted(path.name for path in (folder / "ops" / "softmax").iterdir()))
 task = report.files["task.cuh"]
-print(task[task.index("__shared__") if "__shared__" in task else 0 :][:420])
+print("\n".join(task.splitlines()[:14]), "\n...")
 
 # %% [markdown]
 """
@@ -192,8 +220,7 @@ A port is a beginning: correct, and not yet fast. The body does everything itsel
 memory, computes, writes. To let bytes run ahead it has to be split by roles, which is work for a
 person. If you would rather start from nothing, `mkport new` writes a whole op with a trivial
 body: oracle, ordinary kernels for both machines, tasks for both, declaration, and a test. All of
-it passes as it is written, so you change one file after another and check again. Numba kernels
-can be ported too, with `mkport port FILE.py`.
+it passes as it is written, so you change one file after another and check again.
 """
 
 # %%

@@ -11,6 +11,10 @@ fail to launch at all.
 Here nothing of that is written down in a kernel. The workers are counted when the machine is
 there, the shared memory is divided when its size is known, and the schedule is dealt after that.
 This recipe goes through the three, without a GPU.
+
+A reminder of the words: a GPU is some dozens of *multiprocessors*, each with a fast memory of its
+own that the threads of a block *share*, in front of one large memory for all. One worker is one
+block of threads on one multiprocessor. (As the whole recipe is about GPUs, it has no tabs.)
 """
 
 # %%
@@ -68,6 +72,9 @@ A worker waits by spinning. If two workers had to share one multiprocessor in tu
 spins might never let the other in. So all workers must be *resident* at the same time, and a
 schedule for more workers than that is refused before it is launched; the driver is asked for a
 cooperative launch, which makes the same promise in hardware.
+
+Ordinary kernels need not care: a block that finds no room is started later, when another one has
+ended. Workers of a megakernel end only with the step.
 """
 
 # %%
@@ -96,9 +103,10 @@ for name, (workers, _, _) in CHIPS.items():
 
 A block's shared memory is divided into three parts: what is always needed, stage buffers in which
 a record's inputs lie, and the *ring*, through which weights stream ahead of their use. The ring
-gets whatever is left. On a small chip it is short, and the loader cannot run far ahead; where there
-is no room for one chunk, the layout is refused with the numbers. Wide batches need larger stage
-buffers, so a small chip may hold fewer tokens in a step.
+gets whatever is left. On a small chip it is short, and the loader cannot run far ahead; where
+there is no room for one chunk, the layout is refused with the numbers. Wide batches need larger
+stage buffers, so a small chip may hold fewer tokens in a step. A *chunk* is what the loader asks
+for at once: some rows of a weight, with a barrier that opens when they have arrived.
 """
 
 
@@ -180,7 +188,9 @@ if find() is None:
     print("NVRTC is not here: pip install nvidia-cuda-nvrtc")
 else:
     made = nvrtc().compile(compose_cuda(graph.ops[:2], "bf16", "bf16").source, "sm_80")
-    print(f"for sm_80: {len(made.cubin):,} bytes, {made.registers} registers")
+    print(
+        f"for sm_80: {len(made.cubin):,} bytes, {made.registers['megakernel']} registers a thread"
+    )
     assert made.cubin
 
 # %% [markdown]

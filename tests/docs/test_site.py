@@ -23,7 +23,7 @@ import pytest
 
 from docs.generate import learn
 from mkport.learn import lesson
-from mkport.learn.catalogue import recipes
+from mkport.learn.catalogue import Recipe, recipes
 
 ROOT = Path(__file__).parents[2]
 LARGEST = 100_000  # bytes of a page
@@ -125,7 +125,7 @@ def test_every_recipe_has_its_page_with_its_code(site: Path) -> None:
         headings = re.findall(r"<h1[^>]*>(.*?)<a", text, re.DOTALL)
         assert [re.sub("<.*?>", "", h) for h in headings] == [html.escape(title, quote=False)]
         cells = learn.cells((ROOT / "recipes" / name / "recipe.py").read_text())
-        assert text.count('<div class="highlight"><pre>') >= sum(not prose for prose, _, _ in cells)
+        assert text.count('<div class="highlight"><pre>') >= sum(not cell.prose for cell in cells)
 
 
 class _Silent(http.server.SimpleHTTPRequestHandler):
@@ -172,9 +172,65 @@ def test_pages_fit_a_phone_and_a_desk(browser: Any, address: str, width: int, da
 
 def test_cells_are_cut_where_they_begin() -> None:
     text = '# %% [markdown]\n"""\n# Title\n"""\n\n# %%\nx = 1\nx\n'
-    (prose, title, _), (code, body, line) = learn.cells(text)
-    assert (prose, title, code, body) == (True, "# Title", False, "x = 1\nx")
-    assert text.splitlines()[line] == "x = 1"
+    title, code = learn.cells(text)
+    assert (title.prose, title.text, code.prose, code.text) == (True, "# Title", False, "x = 1\nx")
+    assert text.splitlines()[code.line] == "x = 1"
+
+
+TABS = '''# %% [markdown]
+"""
+# A page
+"""
+
+# %% [markdown] tab="CPU"
+"""
+On a CPU.
+"""
+
+# %% tab="CPU"
+for i in range(2):
+
+    print(i)
+
+# %% [markdown] tab="CUDA"
+"""
+On a GPU.
+"""
+
+# %% [markdown]
+"""
+Behind them.
+"""
+'''
+TABBED = """# A page
+
+=== "CPU"
+
+    On a CPU.
+
+    ```python
+    for i in range(2):
+
+        print(i)
+    ```
+
+    ``` { .text .output }
+    0
+    1
+    ```
+
+=== "CUDA"
+
+    On a GPU.
+
+Behind them.
+"""
+
+
+def test_cells_of_a_tab_stand_in_it(tmp_path: Path) -> None:
+    recipe = Recipe(99, tmp_path, "A page", ())
+    recipe.file.write_text(TABS)
+    assert learn.page(recipe, ["0\n1\n"]).startswith(TABBED)
 
 
 SCRIPT = '''# %% [markdown]

@@ -1,6 +1,7 @@
 """Every recipe runs from top to bottom; each module of the engine is introduced by one of them."""
 
 import ast
+import itertools
 import os
 import re
 import runpy
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.generate import learn
 from mkport.learn import lesson
 from mkport.learn.catalogue import Recipe, recipes
 
@@ -16,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 ALL = recipes()
 LINES = 250
 ENTRY = re.compile(r"^- `(engine/[\w/.]+)`: \S", re.MULTILINE)
+PROSE = re.compile(r'^# %% \[markdown\]([^\n]*)\n"""\n(.*?)"""', re.DOTALL | re.MULTILINE)
 PROOF = re.compile(r"""(?:prove|served)\(\s*f?["'](mkport [^\n]*)["']""")
 
 
@@ -34,9 +37,28 @@ def test_its_form(recipe: Recipe) -> None:
     text = recipe.file.read_text()
     assert text.startswith('# %% [markdown]\n"""\n# ')
     assert len(text.splitlines()) <= LINES
-    prose = " ".join(re.findall(r'# %% \[markdown\]\n"""\n(.*?)"""', text, re.DOTALL))
-    assert 600 <= len(prose.split()) <= 1300
+    assert 900 <= sum(len(prose.split()) for _, prose in PROSE.findall(text)) <= 1200
     assert PROOF.search(text), "it ends with the command that proves the stage"
+
+
+def test_its_tabs(recipe: Recipe) -> None:
+    """They stand side by side, each begins with prose, and none holds a heading."""
+    groups = [
+        (tab, list(group))
+        for tab, group in itertools.groupby(
+            learn.cells(recipe.file.read_text()), key=lambda cell: cell.tab
+        )
+    ]
+    for place, (tab, group) in enumerate(groups):
+        if tab:
+            assert tab in ("CPU", "CUDA", "Numba")
+            assert group[0].prose and not any("\n#" in f"\n{c.text}" for c in group if c.prose)
+            assert groups[place - 1][0] or groups[place + 1][0], "a tab stands alone"
+
+
+def test_recipes_say_where_a_gpu_differs() -> None:
+    with_tabs = [recipe.name for recipe in ALL if 'tab="CUDA"' in recipe.file.read_text()]
+    assert len(with_tabs) >= 12
 
 
 def test_it_runs(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
