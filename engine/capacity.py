@@ -14,8 +14,6 @@ from mkport.machines.cpu.memory import NUMPY
 from mkport.models.step import FULL_TABLE, StepShape
 
 PAGE = 64  # keys in a page: a block of the prefix cache
-CHUNK = 64  # prompt tokens of a step while nobody decodes
-MIXED_CHUNK = 8  # while somebody does: less than doubles a step of eight
 CONTEXT = 32768  # positions unless told otherwise: a step's plan grows with what it may reach
 PROMPT_LOGITS = 16  # prompt rows whose logits a step can give
 SHARE = 0.25  # of the free memory, for the cache, unless told otherwise
@@ -28,8 +26,8 @@ class Settings:
     max_batch: int = 8  # sequences that run side by side
     max_model_len: int | None = None  # positions, prompt and output together
     kv_memory: int | None = None  # bytes of keys and values
-    prefill_chunk: int = CHUNK  # prompt tokens of a step while nobody decodes
-    mixed_chunk: int = MIXED_CHUNK  # and while somebody does
+    prefill_chunk: int | None = None  # prompt tokens of a step while nobody decodes
+    mixed_chunk: int | None = None  # and while somebody does
     page: int = PAGE
     prefix_cache: bool = True
 
@@ -44,19 +42,23 @@ def plan_capacity(
     than the target's steps have rows, and for a context that was asked for and does not fit
     `kv_memory`.
     """
-    if settings.max_batch < 1 or settings.prefill_chunk < 1 or settings.mixed_chunk < 1:
+    alone = target.prompt_chunk if settings.prefill_chunk is None else settings.prefill_chunk
+    mixed = target.mixed_chunk if settings.mixed_chunk is None else settings.mixed_chunk
+    if settings.max_batch < 1 or alone < 1 or mixed < 1:
         raise UserError(
-            f"A batch of {settings.max_batch} and chunks of {settings.prefill_chunk} and "
-            f"{settings.mixed_chunk} prompt tokens run nothing: give at least 1 of each."
+            f"A batch of {settings.max_batch} and chunks of {alone} and {mixed} prompt tokens run "
+            "nothing: give at least 1 of each."
         )
-    rows = settings.max_batch + max(settings.prefill_chunk, settings.mixed_chunk)
-    if target.most_rows is not None:
-        rows = min(rows, target.most_rows)
-    if settings.max_batch > rows:
+    most = target.most_rows
+    if most is not None and settings.max_batch > most:
         raise UserError(
-            f"A step on the machine {target.name!r} has at most {rows} tokens, so {rows} requests "
+            f"A step on the machine {target.name!r} has at most {most} tokens, so {most} requests "
             f"can run side by side, not {settings.max_batch}: lower max_batch (--max-batch)."
         )
+    chunk = max(alone, mixed)
+    rows = settings.max_batch + chunk
+    if most is not None and not target.prefills:
+        rows = min(rows, most)
     limit, asked = model.config.context, settings.max_model_len
     if asked is not None and asked > limit:
         raise UserError(
@@ -66,7 +68,6 @@ def plan_capacity(
     shape = decode_shape(model, settings.max_batch, reach, settings.page)
     windows = pool_windows(model, shape)
     sizes = [_page_bytes(model, shape, bool(window)) for window in windows]
-    chunk = max(settings.prefill_chunk, settings.mixed_chunk)
     each = [_pages_of_one(shape, window, chunk) for window in windows]
     one = sum(pages * size for pages, size in zip(each, sizes, strict=True))
     memory = settings.kv_memory or max(
@@ -97,18 +98,21 @@ def plan_capacity(
         pools=tuple(zip(pools, windows, strict=True)),
         sequences=settings.max_batch,
         rows=rows,
-        chunk=settings.prefill_chunk,
-        mixed_chunk=settings.mixed_chunk,
+        chunk=alone,
+        mixed_chunk=mixed,
         prompt_logits=PROMPT_LOGITS,
         prefix_cache=settings.prefix_cache,
+        whole_chunks=target.prefills,
     )
     return shape, limits
 
 
-def widths(limits: Limits) -> list[int]:
-    """The rows of the machines [1 to 4], ascending: one sequence, all of them, a chunk beside them,
-    all that there may be."""
+def widths(limits: Limits, target: Target = CPU) -> list[int]:
+    """The rows of the machines: one sequence, all of them, a chunk beside them, all that there may
+    be; where chunks go another way, powers of two up to all sequences."""
     most = limits.sequences
+    if target.prefills:
+        return sorted({1 << i for i in range(most.bit_length()) if 1 << i < most} | {most})
     return sorted({1, most, min(most + limits.mixed_chunk, limits.rows), limits.rows})
 
 

@@ -1,6 +1,7 @@
 """A model's steps on the GPU: weights go there tensor by tensor and are nowhere twice; what the
 host writes before a step goes there in one copy."""
 
+import importlib.util
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -20,6 +21,8 @@ from mkport.plan import Schedule
 from mkport.plan.deal import Share
 
 ALIGN = 256  # bytes, of a tensor within a block
+PROMPT_CHUNKS = 8192, 512  # a chunk of 64 tokens or more reads nearly all experts
+PREFILL_BYTES = 6 << 30  # that PyTorch may take for a chunk
 ADVICE = "Give a smaller --context or --batch, or a GPU with more memory."
 
 
@@ -32,6 +35,8 @@ class CudaTarget:
 
     def __init__(self) -> None:
         self.gpu = gpu()
+        self.prefills = importlib.util.find_spec("torch") is not None
+        self.prompt_chunk, self.mixed_chunk = PROMPT_CHUNKS if self.prefills else (64, 8)
 
     def workers(self) -> int:
         """One a multiprocessor."""
@@ -42,7 +47,8 @@ class CudaTarget:
         import cupy
 
         free: int = cupy.cuda.runtime.memGetInfo()[0]
-        return max(free - BESIDE - model.weights.nbytes, 0)
+        beside = BESIDE + (PREFILL_BYTES if self.prefills else 0)
+        return max(free - beside - model.weights.nbytes, 0)
 
     def compose(self, ops: Iterable[Op], shape: StepShape, title: str) -> CudaProgram:
         """One CUDA file for steps of this many rows."""

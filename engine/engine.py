@@ -65,8 +65,8 @@ class Engine:
         max_batch: int = Settings.max_batch,
         max_model_len: int | None = None,
         kv_memory: int | None = None,
-        prefill_chunk: int = Settings.prefill_chunk,
-        mixed_chunk: int = Settings.mixed_chunk,
+        prefill_chunk: int | None = None,
+        mixed_chunk: int | None = None,
         page: int = Settings.page,
         prefix_cache: bool = True,
         max_waiting: int = MAX_WAITING,
@@ -78,7 +78,7 @@ class Engine:
             max_batch, max_model_len, kv_memory, prefill_chunk, mixed_chunk, page, prefix_cache
         )
         shape, limits = plan_capacity(loaded, settings, target)
-        runner = StepRunner(loaded, shape, limits, widths(limits), workers, target)
+        runner = StepRunner(loaded, shape, limits, widths(limits, target), workers, target)
         self._start(runner, loaded.tokenizer, loaded.name, loaded.config.vocab, max_waiting)
 
     @classmethod

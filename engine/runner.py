@@ -12,15 +12,18 @@ import numpy as np
 
 from mkport.doctor import cpu_model
 from mkport.engine.load import LoadedModel
+from mkport.engine.prefill import Prefill
 from mkport.engine.sampled import Draw
 from mkport.engine.scheduler import Limits
-from mkport.engine.sequence import Copy, Plan, Restore, Save
+from mkport.engine.sequence import Copy, Part, Plan, Restore, Save
 from mkport.engine.steps import Steps
 from mkport.engine.target import CPU, Target
 from mkport.machines.cpu.machine import Stuck
 from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
 from mkport.trace import Trace
 from mkport.trace.collect import collect
+
+SHORT = 16  # tokens of a prompt that steps run sooner than PyTorch does
 
 
 class StepFailed(RuntimeError):
@@ -65,9 +68,24 @@ class Runner(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A token of a step: (row of the page tables, position), its id, and how the next one is
+    chosen, if it is wanted."""
+
+    place: tuple[int, int]
+    token: int
+    draw: Draw | None = None
+
+
 class StepRunner:
     """Machines of a target. `shape` is a step of one token for each sequence; `widths` are the rows
-    of the machines, ascending, the last the most that the limits allow."""
+    of the machines, ascending, the last the most that the limits allow.
+
+    Where the target prefills, the tokens of a prompt's chunk go to PyTorch, less a short rest and
+    those whose logits are wanted: what follows a prompt comes out of a step, as what follows any
+    other token does. Rows that no machine holds together are run by several steps.
+    """
 
     def __init__(
         self,
@@ -83,34 +101,71 @@ class StepRunner:
         most = limits.sequences + limits.prompt_logits
         shapes = [replace(shape, rows=w, logits=min(w, most)) for w in widths]
         self._steps = Steps(model, shapes, self.workers, target)
-        nodes = self._steps.planned[0].schedule.graph.nodes
-        self._tables = list(self._steps.tables.values())
-        self._caches = [sorted(_caches_of(nodes, table)) for table in self._steps.tables]
+        graph = self._steps.planned[0].schedule.graph
+        self._tables = self._steps.tables
+        self._pools = list(self._tables.values())
+        self._caches = [sorted(_caches_of(graph.nodes, table)) for table in self._tables]
         self._place = f"{self.workers} {'threads' if target.name == 'cpu' else 'workers'}"
         self._model = model.name
         self._traced: tuple[int, int] = (0, 0)  # tokens and sequences of the last step
+        self._prefill: Prefill | None = None
+        if target.prefills:
+            self._prefill = Prefill(graph, self._steps.tensors)
+            first = {name: table[0] for name, table in self._tables.items()}
+            self._prefill.warm(first, limits.context)
 
     def run(self, plan: Plan, draws: Sequence[Draw], trace: bool = False) -> Ran:
         """See `Runner`."""
         for move in plan.moves:
             self._move(move)
         for pool, row, block, page in plan.entries:
-            self._tables[pool][row, block] = page
-        places: list[tuple[int, int]] = []
-        tokens: list[int] = []
-        wanted: list[int] = []
-        for part in plan.parts:
-            row, end = part.sequence.row, part.start + part.count
-            places += [(row, position) for position in range(part.start, end)]
-            tokens += part.sequence.tokens[part.start : end]
-            wanted += range(len(tokens) - part.wanted, len(tokens))
-        machine = self._steps.machine_for(len(tokens), len(wanted))
-        assert machine is not None, "the scheduler plans steps that fit"
+            self._pools[pool][row, block] = page
+        self._traced = plan.tokens, len(plan.parts)
+        rows = self._rows(plan.parts, draws)
         try:
-            self._steps.step(machine, places, tokens, wanted, trace, draws)
+            return self._step(rows, trace)
         except Stuck as error:
             raise StepFailed(str(error)) from error
-        self._traced = len(tokens), len(plan.parts)
+
+    def _rows(self, parts: Sequence[Part], draws: Sequence[Draw]) -> list[_Row]:
+        """Runs what goes to PyTorch of the parts; the rest is for the machines."""
+        rows: list[_Row] = []
+        left = iter(draws)
+        for part in parts:
+            sequence, first, end = part.sequence, part.start, part.start + part.count
+            if self._prefill is not None and part.count - part.wanted >= SHORT:
+                first = end - part.wanted
+                tables = {name: table[sequence.row] for name, table in self._tables.items()}
+                self._prefill.run(sequence.tokens[part.start : first], part.start, tables)
+            for position in range(first, end):
+                draw = next(left) if position >= end - part.wanted else None
+                rows.append(_Row((sequence.row, position), sequence.tokens[position], draw))
+        return rows
+
+    def _step(self, rows: Sequence[_Row], trace: bool) -> Ran:
+        """Runs rows, in as few steps as hold them; what the wanted ones gave, in order."""
+        shape = self._steps.planned[-1].shape
+        cuts = list(range(0, len(rows), shape.rows))
+        if len(cuts) > 1:
+            return self._steps_of([rows[at : at + shape.rows] for at in cuts], trace)
+        return self._one(rows, trace) if rows else _joined([])
+
+    def _steps_of(self, batches: Sequence[Sequence[_Row]], trace: bool) -> Ran:
+        """Several steps; each one's results are fetched before the next."""
+        found: list[Ran] = []
+        for rows in batches:
+            found.append(self._one(rows, trace))
+            if any(row.draw is not None for row in rows):
+                found[-1] = Ran(found[-1].choices.copy(), _kept(found[-1].logits.copy()))
+        return _joined(found)
+
+    def _one(self, rows: Sequence[_Row], trace: bool) -> Ran:
+        wanted = [n for n, row in enumerate(rows) if row.draw is not None]
+        draws = [row.draw for row in rows if row.draw is not None]
+        machine = self._steps.machine_for(len(rows), len(wanted))
+        assert machine is not None, "the scheduler plans steps that fit"
+        places, tokens = [row.place for row in rows], [row.token for row in rows]
+        self._steps.step(machine, places, tokens, wanted, trace, draws)
         count = len(wanted)
         return Ran(self._steps.choices(count), lambda: self._steps.logits(count))
 
@@ -144,6 +199,19 @@ class StepRunner:
                 for name in names if pages else ():
                     steps.restore(name, pages, move.sequence.saved[name])
             move.sequence.saved = None
+
+
+def _joined(parts: Sequence[Ran]) -> Ran:
+    """The results of several steps as those of one."""
+    parts = [part for part in parts if len(part.choices)]
+    if not parts:
+        return Ran(np.zeros(0, np.int32), lambda: np.zeros((0, 0), np.float32))
+    choices = np.concatenate([part.choices for part in parts])
+    return Ran(choices, lambda: np.concatenate([part.logits for part in parts]))
+
+
+def _kept(logits: np.ndarray) -> Callable[[], np.ndarray]:
+    return lambda: logits
 
 
 def _caches_of(nodes: Sequence, table: str) -> set[str]:

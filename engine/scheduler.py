@@ -27,6 +27,7 @@ class Limits:
     mixed_chunk: int  # and while somebody does: bounds the pause that a prompt adds to a token
     prompt_logits: int = 1  # prompt rows whose logits a step can give, beside one of each sequence
     prefix_cache: bool = True
+    whole_chunks: bool = False  # where a prompt is cut does not depend on who else has one
 
     def __post_init__(self) -> None:
         assert self.rows >= self.sequences, "every sequence has a row"
@@ -130,7 +131,9 @@ class Scheduler:
         """How many tokens the sequence would run if there were pages for all."""
         start, count = sequence.computed, min(sequence.remaining, budget.rows)
         if sequence.remaining > 1:
-            count = min(count, budget.tokens, budget.chunk - start % budget.chunk)
+            count = min(count, budget.chunk - start % budget.chunk)
+            if count > budget.tokens:
+                count = 0 if self.limits.whole_chunks else budget.tokens
         if _gives_all_logits(sequence):
             count = min(count, budget.logits)
         return count

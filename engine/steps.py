@@ -5,7 +5,7 @@ every sequence pages for good, `runner` follows the scheduler.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,11 @@ class Steps:
             for planned, table in zip(self.planned, tables, strict=True)
         ]
         self.last = self.machines[0]  # the machine that ran the last step
+
+    @property
+    def tensors(self) -> Mapping[str, Any]:
+        """All tensors, each as large as the largest machine's."""
+        return self._arrays.tensors
 
     def machine_for(self, tokens: int, wanted: int) -> Machine | None:
         """The smallest machine that holds a step of so many tokens and rows of logits, if any."""
@@ -132,8 +137,7 @@ class Steps:
 
     def save(self, name: str, places: list[int]) -> np.ndarray:
         """A copy, on the host, of these places of a tensor's first axis."""
-        tensor = self._arrays.tensors[name]
-        return np.stack([self._arrays.read(tensor[place]).copy() for place in places])
+        return self._arrays.read(self._arrays.tensors[name][places])
 
     def restore(self, name: str, places: list[int], contents: np.ndarray) -> None:
         """Fills places with what `save` returned."""

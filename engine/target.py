@@ -81,6 +81,9 @@ class Target(Protocol):
     share: Share  # how tiles are dealt to its workers
     chunk: int  # prompt tokens in one step
     most_rows: int | None  # tokens in one step; None: any number
+    prefills: bool  # prompts go through PyTorch, so that a chunk may be longer than a step
+    prompt_chunk: int  # prompt tokens between two looks at the queue, unless told otherwise
+    mixed_chunk: int  # and beside running requests, whose pause it bounds
 
     def workers(self) -> int:
         """As many as it has room for."""
@@ -153,6 +156,8 @@ class CpuTarget:
 
     name, chunk = "cpu", 64
     most_rows: int | None = None
+    prefills = False
+    prompt_chunk, mixed_chunk = 64, 8  # 8 less than double a step of eight
     share: Share = "blocks"
 
     def workers(self) -> int:
@@ -183,6 +188,8 @@ class HostTarget:
 
     name, chunk = "host", MAX_ROWS
     most_rows: int | None = MAX_ROWS
+    prefills = False
+    prompt_chunk, mixed_chunk = 64, 8  # as far as a step has room
     share: Share = "strided"
 
     def workers(self) -> int:

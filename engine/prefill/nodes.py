@@ -1,0 +1,166 @@
+"""What each op of a step means for a chunk of one sequence, in PyTorch operators.
+
+A function takes the chunk and a node's arguments, tensors by name. Scratch lives in the chunk: what
+the machines keep as float32 [rows, columns] may be of the weights' type here, or in another form
+between two nodes that belong together.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from mkport.engine.prefill.attend import attention, gathered
+from mkport.engine.prefill.experts import grouped, product
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Where a page table leads the chunk."""
+
+    seen: Any  # int64 [blocks] the pages of all keys that a token of the chunk may see
+    first: int  # the position that these begin with
+    page: Any  # int64 [tokens] each token's own page
+    slot: Any  # int64 [tokens] and its place in it
+
+
+@dataclass
+class Chunk:
+    """One sequence's tokens from position `start` on, while they are run."""
+
+    ids: Any  # int64 [tokens]
+    start: int
+    pages: Mapping[str, Pages]  # by page table
+    fixed: Mapping[str, Any]  # weights and cache
+    fused: Mapping[str, Callable[..., Any]]
+    dtype: Any  # of weights, so of what they are multiplied with
+    scratch: dict[str, Any]
+
+    @property
+    def end(self) -> int:
+        """The position behind the last token."""
+        return self.start + len(self.ids)
+
+
+def _embed(c: Chunk, a: SimpleNamespace) -> None:
+    c.scratch[a.y] = c.fixed[a.table].index_select(0, c.ids).float()
+
+
+def _rmsnorm(c: Chunk, a: SimpleNamespace) -> None:
+    x = c.scratch[a.x]
+    heads = x.view(len(x), a.groups, a.k)
+    dtype = x.dtype if a.x == a.y else c.dtype  # heads are turned next, others multiplied
+    c.scratch[a.y] = c.fused["rms_norm"](heads, c.fixed[a.w], a.eps, dtype).view(len(x), -1)
+
+
+def _layernorm(c: Chunk, a: SimpleNamespace) -> None:
+    c.scratch[a.y] = c.fused["layer_norm"](c.scratch[a.x], c.fixed[a.w], a.eps, c.dtype)
+
+
+def _gemm(c: Chunk, a: SimpleNamespace) -> None:
+    y = _wide(c.scratch[a.x], c.fixed[a.w])
+    c.scratch[a.y] = y if a.residual is None else c.scratch[a.residual].add_(y)
+
+
+def _gemm_rope(c: Chunk, a: SimpleNamespace) -> None:
+    _place(c, a, _wide(c.scratch[a.x], c.fixed[a.w]))
+
+
+def _rope(c: Chunk, a: SimpleNamespace) -> None:
+    _place(c, a, c.scratch[a.x])
+
+
+def _gemm_silu(c: Chunk, a: SimpleNamespace) -> None:
+    x = c.scratch[a.x]
+    gate, up = x @ c.fixed[a.w_gate].T, x @ c.fixed[a.w_up].T
+    c.scratch[a.y] = c.fused["gated"](gate, up, c.dtype)
+
+
+def _attention(c: Chunk, a: SimpleNamespace) -> None:
+    pages = c.pages[a.page_table]
+    oldest = max(c.start - a.window + 1, 0) if a.window else 0
+    k, v = (
+        gathered(c.fixed[name], pages.seen, oldest - pages.first, c.end - pages.first).to(c.dtype)
+        for name in (a.k_pages, a.v_pages)
+    )
+    c.scratch[a.partial] = attention(c.scratch[a.q], k, v, a.window, a.scale)
+
+
+def _attention_combine(c: Chunk, a: SimpleNamespace) -> None:
+    c.scratch[a.y] = c.scratch[a.partial]
+
+
+def _topk(c: Chunk, a: SimpleNamespace) -> None:
+    z = c.scratch[a.z]
+    keys = c.fused["ranked"](z).topk(a.k).values
+    ids = a.experts - 1 - (keys & 0xFFFFFFFF)
+    c.scratch[a.ids] = ids
+    c.scratch[a.weights] = c.fused["chosen_weights"](
+        z, ids, bool(a.softmax), bool(a.renormalise), a.scale
+    )
+
+
+def _moe_group(c: Chunk, a: SimpleNamespace) -> None:
+    c.scratch[a.pairs] = grouped(c.scratch[a.ids], a.experts)
+
+
+def _moe_up(c: Chunk, a: SimpleNamespace) -> None:
+    pairs = c.scratch[a.pairs]
+    both = product(c.scratch[a.x].index_select(0, pairs.token), c.fixed[a.w_gate], pairs.ends)
+    c.scratch[a.act] = c.fused["gated"](both[:, : a.n], both[:, a.up_row :], c.dtype)
+
+
+def _moe_down(c: Chunk, a: SimpleNamespace) -> None:
+    pairs = c.scratch[a.pairs]
+    c.scratch[a.y] = product(c.scratch[a.act], c.fixed[a.w], pairs.ends), pairs.place
+
+
+def _moe_combine(c: Chunk, a: SimpleNamespace) -> None:
+    out, place = c.scratch[a.y]
+    c.scratch[a.x] = c.fused["mixed"](c.scratch[a.x], out, place, c.scratch[a.weights])
+
+
+def _wide(x: Any, weight: Any) -> Any:
+    """x W^T in float32."""
+    import torch
+
+    if x.dtype == torch.float32:
+        return x @ weight.T
+    if x.is_cuda:
+        return torch.mm(x, weight.T, out_dtype=torch.float32)
+    return x.float() @ weight.float().T
+
+
+def _place(c: Chunk, a: SimpleNamespace, y: Any) -> None:
+    """Turns the heads of a projection, and puts them where queries, or keys and values, go."""
+    cache = None if a.pages is None else c.fixed[a.pages]
+    heads = y.view(len(y), a.heads, a.head_dim)
+    dtype = c.dtype if cache is None else cache.dtype
+    if a.rope is None:
+        heads = heads.to(dtype)
+    else:
+        table = c.fixed[a.rope][c.start : c.end]
+        heads = c.fused["rotated"](heads, table, bool(a.half_split), dtype)
+    if cache is None:
+        c.scratch[a.y] = heads
+        return
+    pages = c.pages[a.page_table]
+    cache[pages.page, :, pages.slot] = heads
+
+
+NODES: dict[str, Callable[[Chunk, SimpleNamespace], None]] = {
+    "attention": _attention,
+    "attention_combine": _attention_combine,
+    "embed": _embed,
+    "gemm": _gemm,
+    "gemm_rope": _gemm_rope,
+    "gemm_silu": _gemm_silu,
+    "layernorm": _layernorm,
+    "moe_combine": _moe_combine,
+    "moe_down": _moe_down,
+    "moe_group": _moe_group,
+    "moe_up": _moe_up,
+    "rmsnorm": _rmsnorm,
+    "rope": _rope,
+    "topk": _topk,
+}

@@ -1,0 +1,231 @@
+"""Prompts by PyTorch operators: the same pages as decode steps write, whatever was cut or cached,
+and transformers' own tokens after them. Here on the CPU, where the same code runs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("transformers")
+import torch
+
+from mkport.engine import bf16
+from mkport.engine import engine as engine_module
+from mkport.engine.capacity import Settings, plan_capacity, widths
+from mkport.engine.decoder import Decoder
+from mkport.engine.engine import Engine, Output, collect
+from mkport.engine.load import LoadedModel, load
+from mkport.engine.prefill import Prefill
+from mkport.engine.prefill.experts import grouped, product
+from mkport.engine.prefill.functions import ranked
+from mkport.engine.request import Sampling
+from mkport.engine.scheduler import Scheduler
+from mkport.engine.sequence import Sequence as Tokens
+from mkport.engine.target import CpuTarget
+from mkport.models.sizes import TINY
+from mkport.testing.law import EPS, measure
+from tests.engine.checkpoints import fields_of, one_program, prompts_of, save, theirs
+
+FAMILIES = sorted(TINY)
+PAGE, WINDOW, VOCAB, CONTEXT, TOKENS = 16, 24, 288, 128, 24
+LENGTHS = (PAGE, PAGE + 1, WINDOW, WINDOW + 1, 40, 3 * PAGE, 101)
+
+
+class Prefilling(CpuTarget):
+    """The CPU machine with few rows, and PyTorch for prompts."""
+
+    prefills = True
+    most_rows: int | None = 8
+    prompt_chunk, mixed_chunk = 64, 32
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LoadedModel]:
+    """`model(family, dtype)`: a tiny checkpoint that transformers wrote."""
+
+    @cache
+    def written(family: str) -> str:
+        return str(save(tmp_path_factory.mktemp(family) / "model", fields_of(family)))
+
+    return lambda family, dtype="f32": load(written(family), dtype)
+
+
+@contextmanager
+def decoding(model: LoadedModel) -> Iterator[tuple[Decoder, Prefill]]:
+    """A decoder of two sequences, and prefill over its tensors."""
+    sizes = {"batch": 2, "context": CONTEXT, "page": PAGE, "workers": 2}
+    with one_program(), Decoder(model, **sizes) as decoder:  # type: ignore[arg-type]
+        steps = decoder._steps
+        yield decoder, Prefill(steps.planned[0].schedule.graph, steps.tensors)
+
+
+def fill(
+    decoder: Decoder, prefill: Prefill, sequence: int, ids: Sequence[int], cuts: Sequence[int]
+) -> None:
+    """Runs a prompt, cut where `cuts` says."""
+    tables = {name: table[sequence] for name, table in decoder._steps.tables.items()}
+    for first, end in zip([0, *cuts], [*cuts, len(ids)], strict=True):
+        prefill.run(ids[first:end], first, tables)
+
+
+def pages_of(decoder: Decoder, sequence: int, tokens: int) -> dict[str, np.ndarray]:
+    """The keys and values of a sequence's first tokens: float32 [tokens, heads, dim] by name."""
+    steps, found = decoder._steps, {}
+    for node in steps.planned[0].schedule.graph.nodes:
+        if node.op.name == "attention":
+            table = steps.tables[node.args["page_table"]][sequence]
+            for name in (node.args["k_pages"], node.args["v_pages"]):
+                flat = np.concatenate(list(steps.tensors[name][table].swapaxes(1, 2)))[:tokens]
+                found[name] = bf16.to_f32(flat) if flat.dtype == np.uint16 else flat
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pages_are_those_of_decode_steps(model: Callable[..., LoadedModel], family: str) -> None:
+    (ids,) = prompts_of([101], VOCAB)
+    with decoding(model(family)) as (decoder, prefill):
+        token, logits = decoder.prefill(0, ids)
+        logits = logits.copy()
+        wanted = pages_of(decoder, 0, 100)
+        for cuts in ([], [PAGE, 50, 51], [WINDOW, WINDOW + 1, 3 * PAGE]):
+            for name in wanted:
+                decoder._steps.tensors[name][
+                    decoder._steps.planned[0].shape.pages_per_sequence :
+                ] = 9
+            fill(decoder, prefill, 1, ids[:100], cuts)
+            for name, array in pages_of(decoder, 1, 100).items():
+                np.testing.assert_allclose(array, wanted[name], atol=2e-5, err_msg=name)
+            chosen, last = decoder.step([(1, 100, ids[100])], [0])
+            assert chosen[0] == token
+            np.testing.assert_allclose(last[0], logits, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_is_within_the_law(model: Callable[..., LoadedModel], family: str) -> None:
+    """Logits after prompts of several lengths; plain PyTorch in bfloat16 sets the bound."""
+    given = model(family, "bf16")
+    prompts = prompts_of(LENGTHS, VOCAB, seed=4)
+    rows = []
+    with decoding(given) as (decoder, prefill):
+        for ids in prompts:
+            fill(decoder, prefill, 1, ids[:-1], [])
+            rows.append(decoder.step([(1, len(ids) - 1, ids[-1])], [0])[1][0].copy())
+    truth, rough = (
+        np.stack([logits[-1] for logits in theirs(given.directory, prompts, kind)])
+        for kind in ("float64", "bfloat16")
+    )
+    found = measure(np.stack(rows), truth, rough, EPS["uint16"])
+    assert found.ok, found
+
+
+def test_a_chunk_does_not_depend_on_what_was_run_before(
+    model: Callable[..., LoadedModel],
+) -> None:
+    one, other = prompts_of([70, 90], VOCAB)
+    with decoding(model("cohere2_moe", "bf16")) as (decoder, prefill):
+        fill(decoder, prefill, 0, one, [32, 64])
+        alone = pages_of(decoder, 0, 70)
+        fill(decoder, prefill, 1, other, [64])
+        fill(decoder, prefill, 0, other, [])
+        fill(decoder, prefill, 0, one, [32, 64])
+        for name, array in pages_of(decoder, 0, 70).items():
+            assert array.tobytes() == alone[name].tobytes()
+
+
+def test_nothing_is_run_that_no_page_depends_on(model: Callable[..., LoadedModel]) -> None:
+    with decoding(model("llama")) as (decoder, prefill):
+        ops = [node.op.name for node in decoder._steps.planned[0].schedule.graph.nodes]
+        layers = ops.count("attention")
+        called = [call.__name__.strip("_") for call, _ in prefill._calls]
+    assert called.count("attention") == layers - 1
+    assert called[-1] == "gemm_rope" and "select" not in called
+
+
+def test_the_lower_expert_wins_a_tie() -> None:
+    z = torch.tensor([[0.0, 2.0, -0.0, 2.0, -1.0, -3.0, -1.0]])
+    keys = ranked(z).topk(7).values
+    assert (6 - (keys & 0xFFFFFFFF)).tolist() == [[1, 3, 0, 2, 4, 6, 5]]
+
+
+def test_pairs_are_sorted_by_expert_and_found_again() -> None:
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.rand(9, 300, generator=draw).topk(5).indices
+    x, weights = torch.rand(9, 8, generator=draw), torch.rand(300, 4, 8, generator=draw)
+    pairs = grouped(ids, 300)
+    found = product(x[pairs.token], weights, pairs.ends)[pairs.place].view(9, 5, 4)
+    torch.testing.assert_close(found, torch.einsum("tk,tcnk->tcn", x, weights[ids]))
+
+
+@contextmanager
+def serving(model: LoadedModel, contexts: float, **options: Any) -> Iterator[Engine]:
+    """An engine that prefills; `contexts` sizes its cache."""
+    config = model.config
+    one = config.layers * 2 * config.kv_width * CONTEXT * 4
+    sizes = {"max_model_len": CONTEXT, "page": PAGE, "workers": 2, "max_batch": 4} | options
+    with one_program(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_module, "target_of", lambda name: Prefilling())
+        with Engine(model, kv_memory=int(contexts * one), **sizes) as engine:
+            yield engine
+
+
+def outputs(engine: Engine, prompts: list[list[int]], tokens: int = TOKENS) -> list[Output]:
+    sampling = Sampling(tokens, temperature=0.0, ignore_eos=True)
+    streams = [engine.submit(ids, sampling) for ids in prompts]
+    return [collect(stream)[0] for stream in streams]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_served_tokens_are_transformers_s(model: Callable[..., LoadedModel], family: str) -> None:
+    """Side by side, then again from the prefix cache, then several choices of a prompt."""
+    given, prompts = model(family), prompts_of(LENGTHS, VOCAB)
+    with serving(given, contexts=8) as engine:
+        found = outputs(engine, prompts)
+        assert outputs(engine, prompts) == found
+        again = engine.submit(prompts[-1], Sampling(TOKENS, temperature=0.0, ignore_eos=True), n=3)
+        assert [out.ids for out in collect(again, 3)] == [found[-1].ids] * 3
+        assert again.accepted is not None and again.accepted.cached_tokens == 96
+    fed = [[*ids, *out.ids[:-1]] for ids, out in zip(prompts, found, strict=True)]
+    for ids, out, rows in zip(prompts, found, theirs(given.directory, fed, "float32"), strict=True):
+        assert rows[len(ids) - 1 :].argmax(1).tolist() == out.ids
+
+
+def test_preempted_and_resumed(model: Callable[..., LoadedModel]) -> None:
+    given, prompts = model("cohere2_moe"), prompts_of([40] * 5, VOCAB)
+    with serving(given, contexts=8) as engine:
+        wanted = outputs(engine, prompts, 60)
+    with serving(given, contexts=1.5) as engine:
+        assert outputs(engine, prompts, 60) == wanted
+        assert engine.stats().preemptions > 0
+
+
+def test_prompt_logprobs_come_from_steps(model: Callable[..., LoadedModel]) -> None:
+    given, (ids,) = model("qwen3"), prompts_of([50], VOCAB)
+    sampling = Sampling(2, temperature=0.0, prompt_logprobs=0)
+    with serving(given, contexts=8) as engine:
+        stream = engine.submit(ids, sampling)
+        collect(stream)
+    assert stream.accepted is not None
+    said = stream.accepted.prompt_logprobs
+    (rows,) = theirs(given.directory, [ids], "float64")
+    shifted = rows - np.log(np.exp(rows).sum(1, keepdims=True))
+    assert [one.id for one in said[1:] if one] == ids[1:]
+    wanted = shifted[np.arange(49), ids[1:]]
+    np.testing.assert_allclose([one.logprob for one in said[1:] if one], wanted, atol=1e-4)
+
+
+def test_a_prompt_is_cut_where_it_would_be_alone(model: Callable[..., LoadedModel]) -> None:
+    """Two prompts that do not fit one chunk together go one after the other, each in one piece."""
+    _, limits = plan_capacity(model("llama"), Settings(4), Prefilling())
+    assert (limits.chunk, limits.mixed_chunk, limits.rows) == (64, 32, 68)
+    assert widths(limits, Prefilling()) == [1, 2, 4]
+    scheduler = Scheduler(limits)
+    for order in range(2):
+        scheduler.add(Tokens(order, [7] * 40, 40))
+    for _ in range(2):
+        plan = scheduler.plan()
+        assert [part.count for part in plan.parts] == [40]
+        scheduler.commit(plan)
+        scheduler.end(plan.parts[0].sequence)
