@@ -1,5 +1,8 @@
 """Turning a GGUF file into a Hugging Face model directory, its tensors dequantised a few rows at a
-time. What its metadata means is in `gguf_llama`; the tokenizer is rebuilt in `gguf_tokenizer`."""
+time. What its metadata means is in `gguf_llama`; the tokenizer is rebuilt in `gguf_tokenizer`.
+
+Source: ggml's docs/gguf.md for the file, its gguf-py for the block formats (the package `gguf`).
+"""
 
 import json
 import os

@@ -1,5 +1,8 @@
 """What a GGUF file of the llama architecture says, in Hugging Face's words: its metadata as a
-config.json, its tensors under their names there. Bytes are not touched here."""
+config.json, its tensors under their names there. Bytes are not touched here.
+
+Source: ggml's docs/gguf.md and llama.cpp's convert_hf_to_gguf.py, read backwards.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,5 +1,8 @@
 """Rebuilding Hugging Face tokenizer files from a GGUF's metadata, for byte-level BPE vocabularies
-whose way of splitting text is known by name. Other tokenizers are refused by name."""
+whose way of splitting text is known by name. Other tokenizers are refused by name.
+
+Source: llama.cpp's `tokenizer.ggml.*` keys, and the patterns of its src/llama-vocab.cpp by name.
+"""
 
 import json
 from collections.abc import Mapping

@@ -148,5 +148,6 @@ class Holdings:
 
 
 def window_pages(window: int, page: int) -> int:
-    """The most pages that the keys of one token's window lie in."""
+    """The most pages that the keys of one token's window lie in; both sizes, `window` and `page`,
+    are in keys."""
     return -(-(window - 1) // page) + 1

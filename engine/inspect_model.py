@@ -56,7 +56,7 @@ class StepReads:
     """What one decode step reads. Experts are those expected of uniform routing; the bounds are
     those of `step_bytes`."""
 
-    batch: int
+    batch: int  # tokens of the step
     nbytes: float
     parts: dict[str, float]  # bytes of each part of the model, and of the cache
     experts_a_layer: float  # distinct ones; 0 without experts
@@ -76,7 +76,7 @@ class Inspection:
     weight_bytes: int = 0
     cache_bytes_per_token: int = 0  # while no window is full
     dtype: str = ""
-    context: int = 0  # that the steps are given for
+    context: int = 0  # positions that the steps are given for
     weights_present: bool = False
     steps: list[StepReads] = field(default_factory=list)
 

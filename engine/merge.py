@@ -26,7 +26,8 @@ def merge_stats(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def merge_metrics(parts: Mapping[int, str]) -> bytes:
     """Prometheus text of several replicas as one, each sample labelled with its replica.
 
-    Raises ValueError for text that is not in Prometheus' format.
+    Raises ValueError for text that is not in Prometheus' format. Source: Prometheus' documentation,
+    "Exposition formats".
     """
     families: dict[str, Metric] = {}
     for index, text in parts.items():

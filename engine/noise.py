@@ -32,7 +32,7 @@ BELOW_ONE = np.float32(1 - 2**-24)
 
 
 def key_of(seed: int) -> tuple[int, int]:
-    """The two 32-bit words of a generator's key."""
+    """The two words of a generator's key, low and high 32 bits of an int64 seed."""
     return seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
 
 

@@ -27,7 +27,11 @@ class Block:
 
 
 class PrefixCache:
-    """Blocks of `page` tokens over pools of `sizes` (pages, window in keys or 0) each."""
+    """Blocks of `page` tokens over pools of `sizes` (pages, window in keys or 0) each.
+
+    Source: pages after Kwon et al., "PagedAttention", SOSP 2023; the tree after SGLang's
+    RadixAttention, Zheng et al. 2024, with whole pages as its edges.
+    """
 
     def __init__(self, sizes: Sequence[tuple[int, int]], page: int) -> None:
         self.page = page
@@ -38,8 +42,8 @@ class PrefixCache:
         self.root = Block(None, (), len(self.pools))
 
     def match(self, tokens: Sequence[int], limit: int) -> list[Block]:
-        """The longest cached prefix of `tokens` [ids], at most `limit` blocks, that a run can go on
-        from.
+        """The longest cached prefix of `tokens` [ids] that a run can go on from, at most `limit`
+        blocks, each as many tokens as a page.
 
         Pools without a window must have all its pages, the others those that the next position
         sees; where one is missing the prefix is shortened.

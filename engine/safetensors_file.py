@@ -1,6 +1,9 @@
 """One safetensors file: reading and checking its header, and writing one tensor by tensor. Which
 tensors a model needs is not known here. Format: 8 bytes of header length (little endian), a JSON
-header of name -> dtype, shape, [begin, end) in the data, then the data without holes."""
+header of name -> dtype, shape, [begin, end) in the data, then the data without holes.
+
+Source: the README of huggingface/safetensors, "Format".
+"""
 
 import json
 import math

@@ -24,7 +24,8 @@ GREEDY = Draw()
 
 
 def words_of(draws: Sequence[Draw]) -> np.ndarray:
-    """The op's words: int32 [rows, 4]."""
+    """The `sampling` words of the op `sample`, a row a draw: int32 [rows, 4], the temperature's
+    float32 bits, the seed's low and high half, the choice."""
     words = np.zeros((len(draws), WORDS), np.uint32)
     for row, draw in zip(words, draws, strict=True):
         low, high = key_of(draw.seed)

@@ -79,6 +79,8 @@ class Sampler:
 
     `prompt` [ids] counts for the repetition penalty alone. `ends` are the token ids that would end
     the choice (the model's and the request's own), `seed` is the request's, or `draw_seed`'s.
+    Source: repetition penalty, Keskar et al., "CTRL", 2019; frequency and presence penalty and
+    logit_bias, OpenAI's API reference; the cuts are `survivors`'.
     """
 
     def __init__(

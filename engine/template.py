@@ -1,5 +1,8 @@
 """Rendering a checkpoint's own chat template. It is code from a stranger, so it runs in jinja2's
-immutable sandbox, with the helpers that transformers gives such templates and nothing else."""
+immutable sandbox, with the helpers that transformers gives such templates and nothing else.
+
+Source: transformers' utils/chat_template_utils.py.
+"""
 
 import json
 from collections.abc import Mapping

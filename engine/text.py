@@ -35,8 +35,9 @@ class StreamDecoder:
 
 
 class StopStrings:
-    """Looks for any of some strings in a text that comes in pieces, each character once (Aho and
-    Corasick, 1975). The first to be complete is found; of several that are at once, the longest."""
+    """Looks for any of some strings in a text that comes in pieces, each character once. The first
+    to be complete is found; of several that are at once, the longest. Source: Aho and Corasick,
+    "Efficient String Matching", CACM 18(6), 1975."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         """No stop may be empty."""

@@ -1,5 +1,8 @@
 """The exact bytes that a token stands for, a part of a character included. Texts of whole outputs
-are the tokenizer's business."""
+are the tokenizer's business.
+
+Source: `bytes_to_unicode` of OpenAI's GPT-2 (src/encoder.py), and sentencepiece's byte fallback.
+"""
 
 import json
 import re

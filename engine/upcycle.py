@@ -1,6 +1,9 @@
 """A mixture of experts out of a dense Llama: every expert is the dense feed-forward, the router is
 random. Without noise the outputs are the dense model's, since the weights of a token's experts sum
-to one; a lost or mis-scaled expert then shows as wrong text. (Komatsuzaki et al. 2022.)"""
+to one; a lost or mis-scaled expert then shows as wrong text.
+
+Source: Komatsuzaki et al., "Sparse Upcycling", 2022.
+"""
 
 import re
 import shutil

@@ -36,7 +36,7 @@ class Contestant(Protocol):
 
 
 class Mkport:
-    """The CPU machine."""
+    """The CPU machine, for `batch` sequences of `context` positions."""
 
     def __init__(self, directory: Path, threads: int, context: int, batch: int) -> None:
         from importlib.metadata import version
@@ -83,7 +83,8 @@ class Mkport:
 
 
 class Transformers:
-    """`transformers` in eager mode or compiled, on the same weights."""
+    """`transformers` in eager mode or compiled, on the same weights; its cache has `context`
+    positions if it is compiled, else it grows."""
 
     def __init__(self, directory: Path, threads: int, context: int, compiled: bool = False) -> None:
         import torch
@@ -133,7 +134,8 @@ class Transformers:
 
 
 class LlamaCpp:
-    """llama.cpp through `llama-cpp-python`, on a bfloat16 GGUF of the same weights."""
+    """llama.cpp through `llama-cpp-python`, on a bfloat16 GGUF of the same weights; `context` is in
+    positions."""
 
     def __init__(self, gguf: Path, threads: int, context: int) -> None:
         import llama_cpp
@@ -184,7 +186,8 @@ def _has_experts(directory: Path) -> bool:
 def make(
     name: str, directory: Path, threads: int, context: int, batch: int, gguf: Path | None
 ) -> Contestant:
-    """Loads a contestant by name. Raises UserError naming the package that it lacks."""
+    """Loads a contestant by name, for `batch` sequences of `context` positions. Raises UserError
+    naming the package that it lacks, or the contestant that there is not."""
     try:
         if name == "mkport":
             return Mkport(directory, threads, context, batch)

@@ -15,8 +15,8 @@ DRAWS = 8  # of tokens, in search of rows whose choices are all clear
 
 
 def law(source: Source, held: dict[str, Any], batch: int, context: int) -> dict[str, Any]:
-    """The law on a step of the first layers, head included: the megakernel's logits against plain
-    PyTorch in float32, bounded by PyTorch's own error in bfloat16.
+    """The law on a step of the first layers, head included, at the last of `context` positions: the
+    megakernel's logits against plain PyTorch in float32, bounded by PyTorch's error in bfloat16.
 
     Rows with a choice of experts that is not `CLEAR` do not count; how many did is told. Of a few
     draws of tokens the one with the most clear rows is taken.

@@ -48,11 +48,12 @@ class Source:
         return cls(model.name, model.config, model.family, model)
 
     def graph(self, batch: int, context: int) -> Graph:
-        """A step of one token for each of `batch` sequences."""
+        """A step of one token for each of `batch` sequences of `context` positions."""
         return sampled(self.family.build(self.config, _shape(batch, context)))
 
     def hold(self, graph: Graph, context: int) -> dict[str, Any]:
-        """Weights and cache on the device: the model's own weights, else random ones."""
+        """Weights and cache on the device, for a `context` of so many positions: the model's own
+        weights, else random ones."""
         table = self.family.rope_table(self.config, context)
         held: dict[str, Any] = {}
         for seed, spec in enumerate(graph.tensors.values()):
@@ -70,8 +71,9 @@ def _shape(batch: int, context: int) -> StepShape:
 def machine_on(
     graph: Graph, held: dict[str, Any], batch: int, context: int, vocab: int
 ) -> tuple[CudaMachine, int, float, float]:
-    """A machine on the weights and cache that are there, how many records it has, and the seconds
-    that planning and compiling took."""
+    """A machine on the weights and cache that are there, with the inputs of a step at the last of
+    `context` positions; how many records it has, and the seconds that planning and compiling
+    took."""
     started = time.perf_counter()
     schedule = deal(graph, gpu().multiprocessors, "strided")
     report = verify(schedule)

@@ -174,7 +174,8 @@ def experts(name: str, rows: int) -> Race:
 
 
 def attention(rows: int, context: int, window: int) -> Race:
-    """attention and attention_combine beside every backend of scaled_dot_product_attention."""
+    """attention and attention_combine beside every backend of scaled_dot_product_attention: `rows`
+    tokens, each at the last of `context` positions; a `window` of so many keys, 0 for all."""
     import torch
     from torch.nn.attention import SDPBackend
 

@@ -26,7 +26,7 @@ def view(array: Any) -> Any:
 
 
 class TorchStep:
-    """One token for each of `rows` sequences at position `context` - 1.
+    """One token for each of `rows` sequences of `context` positions, at the last of them.
 
     `tensors` are a machine's, bfloat16 weights and cache; the cache is copied out of its pages.
     """

@@ -1,5 +1,8 @@
 """The grammars that make a model write its calls, and its answers in JSON, in the way the parsers
-read: in llguidance's form of Lark. What each format puts around a call is in its own function."""
+read: in llguidance's form of Lark. What each format puts around a call is in its own function.
+
+Source: llguidance's docs/syntax.md for the form; the formats are those of the parsers.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,8 @@
 """Replies in the format of Hermes and Qwen, with ChatML turns: reasoning in <think>, calls as one
-JSON object each in <tool_call>, and text."""
+JSON object each in <tool_call>, and text.
+
+Source: NousResearch's Hermes-Function-Calling, and the chat templates of Qwen3.
+"""
 
 from collections.abc import Collection, Iterator
 

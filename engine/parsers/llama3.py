@@ -1,5 +1,8 @@
 """Replies in the format of Llama 3: calls are JSON objects, a semicolon between them, with or
-without <|python_tag|> at their head; a reply that begins otherwise is text."""
+without <|python_tag|> at their head; a reply that begins otherwise is text.
+
+Source: Meta's page on the prompt format of Llama 3.1, "JSON based tool calling".
+"""
 
 from collections.abc import Collection, Iterator
 

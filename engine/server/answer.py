@@ -40,7 +40,7 @@ class Job(ABC):
 
     @abstractmethod
     def prepare(self) -> list[Work]:
-        """The prompts, checked; called in a thread. Raises ApiError."""
+        """The prompts, checked; called in a thread. Raises ApiError for a request that is wrong."""
 
     @abstractmethod
     def accepted(self, prompt: int, accepted: Accepted) -> None:

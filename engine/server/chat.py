@@ -20,7 +20,7 @@ from mkport.engine.server.wire import Chunks, Usage, dumps, quote
 
 
 class ChatJob(Job):
-    """One call of the endpoint."""
+    """One call of the endpoint. Raises ApiError for fields that do not agree."""
 
     def __init__(self, request: ChatRequest, service: Service, id: str) -> None:
         fields.check(request)
@@ -44,7 +44,7 @@ class ChatJob(Job):
         self._choices: list[_Choice] = []
 
     def prepare(self) -> list[Work]:
-        """Renders, tokenizes and checks the conversation."""
+        """Renders, tokenizes and checks the conversation. Raises ApiError, naming the field."""
         request, engine = self._request, self._service.engine
         planned = plan(request, self._service)
         self._choices = [_Choice(planned) for _ in range(self._n)]

@@ -15,7 +15,8 @@ from mkport.errors import UserError
 
 
 class CompletionJob(Job):
-    """One call of the endpoint. A choice is a dict that holds what `whole` will say of it."""
+    """One call of the endpoint. A choice is a dict that holds what `whole` will say of it. Raises
+    ApiError for fields that do not agree."""
 
     def __init__(self, request: CompletionRequest, service: Service, id: str) -> None:
         fields.check(request)
@@ -43,7 +44,7 @@ class CompletionJob(Job):
         self._logprobs: dict[int, CompletionLogprobs] = {}
 
     def prepare(self) -> list[Work]:
-        """Tokenizes and checks every prompt."""
+        """Tokenizes and checks every prompt. Raises ApiError, naming the field."""
         request, engine = self._request, self._service.engine
         grammar = fields.grammar(request)
         works = []

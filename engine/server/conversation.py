@@ -1,6 +1,8 @@
 """What a client sends as messages and tools, checked and brought into the shape templates expect.
 
 How a model writes them is the chat template's business; what a reply holds, the parser's.
+
+Source: OpenAI's API reference: `messages`, `tools` and `tool_choice` of chat completions.
 """
 
 import json
@@ -67,7 +69,8 @@ def tool_choice(given: Any, functions: Sequence[Mapping[str, Any]]) -> str:
 
 
 def template_variables(given: Mapping[str, Any] | None, effort: str | None) -> dict[str, Any]:
-    """`chat_template_kwargs` and `reasoning_effort`, for the template. Raises ApiError."""
+    """`chat_template_kwargs` and `reasoning_effort`, for the template. Raises ApiError for a name
+    that is the server's own."""
     for name in given or ():
         if name in RESERVED or name.startswith("_"):
             raise invalid(f"chat_template_kwargs: {name!r} is not the request's to set.")

@@ -2,6 +2,8 @@
 
 Which request is wrong is decided elsewhere; here are the exception, its body, and pydantic's
 complaints in words.
+
+Source: OpenAI's API reference, "Error codes".
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,7 +73,8 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
 
 
 def too_long(context: int, tokens: int | str, param: str) -> ApiError:
-    """A prompt that leaves no room for a token, in the words that clients look for."""
+    """A prompt of `tokens` that leaves no room for one more in a `context` of so many tokens: 400,
+    in the words that clients look for; `param` is the prompt's field."""
     return invalid(
         f"This model's maximum context length is {context} tokens. However, your {param} resulted "
         f"in {tokens} tokens, and at least one must be left for the answer. Please reduce the "
@@ -82,7 +85,7 @@ def too_long(context: int, tokens: int | str, param: str) -> ApiError:
 
 
 def busy(message: str, code: str, retry_s: int = 1) -> ApiError:
-    """Not now: 503, with when to come back."""
+    """Not now: 503, to come back after `retry_s` seconds."""
     return ApiError(503, message, code=code, headers={"Retry-After": str(max(1, retry_s))})
 
 

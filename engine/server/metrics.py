@@ -1,6 +1,8 @@
 """What Prometheus is told: vLLM's names with this project's prefix.
 
 What the engine counts is read when it is asked for; what only the server sees is observed here.
+
+Source: vLLM's documentation, "Production metrics".
 """
 
 from collections.abc import Iterator, Sequence

@@ -20,7 +20,7 @@ class Record:
     id: str
     method: str
     path: str
-    began: float = field(default_factory=time.perf_counter)
+    began: float = field(default_factory=time.perf_counter)  # on that clock, in seconds
     status: int = 0
     client_id: str | None = None  # what the client calls it; never used as a name here
     stream: bool = False

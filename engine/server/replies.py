@@ -1,5 +1,9 @@
 """The shapes of answers, for the OpenAPI page alone: answers are written by hand in `wire` and the
-endpoints, and a test holds the two together."""
+endpoints, and a test holds the two together.
+
+Source: OpenAI's API reference (chat completions, completions, models); the token endpoints are
+vLLM's.
+"""
 
 from typing import Literal
 

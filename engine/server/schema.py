@@ -2,6 +2,8 @@
 
 Pure data. What a field does is in `fields` and in the endpoints; conversations and tools have a
 page of their own, `conversation`, since their shape is the client's.
+
+Source: OpenAI's API reference (chat completions, completions); other fields are vLLM's.
 """
 
 import logging

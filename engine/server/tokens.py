@@ -1,4 +1,7 @@
-"""Tokens as a client reads them: their text, their exact bytes, their log probabilities."""
+"""Tokens as a client reads them: their text, their exact bytes, their log probabilities.
+
+Source: OpenAI's API reference: `logprobs` of chat completions and of completions.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

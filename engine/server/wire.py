@@ -1,5 +1,8 @@
 """The bytes of answers: server-sent chunks, whose constant parts are made once a request, and the
-usage object. No pydantic here: a chunk is made for every token."""
+usage object. No pydantic here: a chunk is made for every token.
+
+Source: OpenAI's API reference (streaming), as server-sent events of the HTML standard.
+"""
 
 import json
 from collections.abc import Mapping

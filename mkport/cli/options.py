@@ -107,7 +107,10 @@ def open_decoder(
     all_logits: bool = False,
     machine: str = "cpu",
 ) -> "Decoder":
-    """Compose a model's steps under a progress bar: the first use compiles them."""
+    """Compose a model's steps under a progress bar: the first use compiles them.
+
+    `batch` is sequences side by side, `context` their positions. Raises UserError as `Decoder`.
+    """
     from mkport.engine.decoder import Decoder
 
     with progress("composing the megakernel (compiled on first use)"):

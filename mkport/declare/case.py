@@ -17,7 +17,7 @@ def to_bf16(values: np.ndarray) -> np.ndarray:
 
 
 def from_bf16(values: np.ndarray) -> np.ndarray:
-    """Bfloat16 bits (uint16, any shape) widened to float32 of the same shape; exact."""
+    """Bfloat16 bits `values` (uint16, any shape) widened to float32 of the same shape; exact."""
     return (values.astype(np.uint32) << 16).view(np.float32)
 
 

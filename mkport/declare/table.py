@@ -20,7 +20,8 @@ class TensorSpec:
     "scratch" tasks, dead after the step; "state" tasks, alive over steps (key-value cache);
     "output" tasks, read by the host after the step. `shape` is the storage, row-major.
     `logical` is the coordinate space that accesses are declared in, where it differs: a paged
-    cache is declared as [row, past or now, head], which covers every length at once.
+    cache is declared as [row, past or now, head], which covers every length at once. Raises
+    ValueError for an unknown `dtype`, and for other than 1 to 3 logical dimensions.
     """
 
     name: str

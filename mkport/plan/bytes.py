@@ -18,9 +18,10 @@ Used = Callable[[Node], float]  # the share of a node's data-dependent picks tha
 def node_bytes(graph: Graph, rows: int, context: int, used: Used = lambda node: 1.0) -> list[float]:
     """Bytes that each node of a step reads, [nodes] in program order.
 
-    The step holds `rows` tokens, each at position `context` - 1 of a sequence of its own. Where
-    only so many entries of a tensor are picked, and data says which (`Access.picks`), every pick
-    counts as another entry, but no more than all tokens together can choose; times `used(node)`.
+    The step holds `rows` tokens, each in a sequence of `context` positions of its own, at the last
+    one. Where only so many entries of a tensor are picked, and data says which (`Access.picks`),
+    every pick counts as another entry, but no more than all tokens together can choose; times
+    `used(node)`.
     """
     return [
         sum(_access_bytes(graph, node, access, rows, context, used) for access in node.accesses)
@@ -29,7 +30,7 @@ def node_bytes(graph: Graph, rows: int, context: int, used: Used = lambda node: 
 
 
 def step_bytes(graph: Graph, rows: int, context: int, used: Used = lambda node: 1.0) -> float:
-    """Bytes that a whole step reads; arguments as in `node_bytes`.
+    """Bytes that a whole step reads; arguments as in `node_bytes`: `context` is in positions.
 
     Divided by the bandwidth of the memory this is the least time of a step. Source: the roofline
     model of Williams, Waterman and Patterson, CACM 52(4), 2009.

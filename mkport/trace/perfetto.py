@@ -1,9 +1,9 @@
 """A trace as Chrome trace-event JSON, for ui.perfetto.dev and chrome://tracing.
 
-The format is Google's "Trace Event Format": complete events (`ph` "X") with `ts` and `dur` in
-microseconds, and metadata events (`ph` "M") that name and order the threads. Viewers want the
-complete events of one thread to nest or to follow each other, never to overlap, and some turn
-`ts` into whole nanoseconds by cutting the fraction off; the numbers here survive both.
+Complete events (`ph` "X") have `ts` and `dur` in microseconds, and metadata events (`ph` "M") name
+and order the threads. Viewers want the complete events of one thread to nest or to follow each
+other, never to overlap, and some turn `ts` into whole nanoseconds by cutting the fraction off; the
+numbers here survive both. Source: Google's "Trace Event Format".
 """
 
 from __future__ import annotations

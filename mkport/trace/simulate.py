@@ -28,7 +28,8 @@ class Costs:
 def simulate(
     schedule: Schedule, costs: Costs, caption: str = "", *, rows: int = 1, context: int = 1
 ) -> Trace:
-    """The trace of one step. `rows` and `context` are those of `plan.bytes.node_bytes`.
+    """The trace of one step of `rows` tokens at a `context` of so many positions, as `node_bytes`
+    counts them.
 
     The same arguments give the same times. Raises ValueError for lists that do not follow the order
     of the nodes, which no verified schedule does.

@@ -75,7 +75,7 @@ class Server:
 
 
 def mkport(directory: Path, batch: int, context: int) -> Plan:
-    """This project's server."""
+    """This project's server, for `batch` sequences of `context` positions."""
     options = ("--max-batch", str(batch), "--max-model-len", str(context))
     command = (sys.executable, "-m", "mkport", "serve", "--model", str(directory), *options)
     return Plan(
@@ -90,7 +90,8 @@ def mkport(directory: Path, batch: int, context: int) -> Plan:
 
 
 def llama_cpp(gguf: Path, threads: int, context: int) -> Plan:
-    """`llama-cpp-python`'s own server, on the same weights in bfloat16."""
+    """`llama-cpp-python`'s own server, on the same weights in bfloat16, with a `context` of so many
+    positions."""
     return Plan(
         "llama.cpp",
         (

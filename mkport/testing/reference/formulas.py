@@ -41,8 +41,9 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int) -> np.nd
     """Causal attention with grouped heads: q [tokens, heads, head_dim] -> [tokens, width].
 
     k and v [tokens, kv_heads, head_dim]: heads / kv_heads queries share a key, and the width is
-    heads * head_dim. A query sees its own and earlier keys, the last `window` of them unless that
-    is 0. Source: Vaswani et al., "Attention Is All You Need", 2017; Ainslie et al., "GQA", 2023.
+    heads * head_dim. A query sees its own and earlier keys, of which a `window` above 0 leaves the
+    last so many keys. Source: Vaswani et al., "Attention Is All You Need", 2017; Ainslie et al.,
+    "GQA", 2023.
     """
     tokens, heads, head_dim = q.shape
     k, v = (np.repeat(part, heads // k.shape[1], axis=1) for part in (k, v))
