@@ -1,6 +1,6 @@
 """The gemm body: 16 output columns for every token of the step."""
 
-from mkport.machines.cpu.dot import dot_tile, put_rows
+from mkport.machines.cpu.dot import dot_group, dot_tile, put_rows
 from mkport.machines.cpu.vector import add, body, get_i32, join_sums, load_f32
 
 
@@ -10,12 +10,14 @@ def gemm(a, tile, arena):
     n0 = tile * 16
     rows = min(16, a.n - n0)
     tokens = get_i32(a.count, 0)
-    for t0 in range(0, tokens, 4):  # four tokens share each weight that is loaded
-        group = min(4, tokens - t0)
-        dot_tile(a.w, n0 * a.k, rows, a.x, t0 * a.k, group, a.k, arena)
+    t0 = 0
+    while t0 < tokens:
+        group = dot_group(t0, tokens)  # tokens that share each weight that is loaded
+        dot_tile(a.w, n0 * a.k, rows, a.x, t0 * a.k, group, a.k, t0 > 0, arena)
         for t in range(group):
             y = join_sums(arena, t * 256)
             at = (t0 + t) * a.n + n0
             if a.residual != 0:
                 y = add(y, load_f32(a.residual, at))
             put_rows(a.y, at, y, rows, arena)
+        t0 += group

@@ -4,7 +4,7 @@ A tile's 16 outputs are two runs of 8: in half-split pairs the first run's partn
 in interleaved pairs the runs are neighbours and so are the partners.
 """
 
-from mkport.machines.cpu.dot import dot_tile
+from mkport.machines.cpu.dot import dot_group, dot_tile
 from mkport.machines.cpu.vector import (
     body,
     fma_f32,
@@ -55,13 +55,16 @@ def gemm_rope(a, tile, arena):
     w1, w2 = (head * a.head_dim + first) * a.k, (head * a.head_dim + second) * a.k
     tokens = get_i32(a.count, 0)
     out = arena + 12800  # one vector behind dot_tile's shares
-    for t0 in range(0, tokens, 4):  # four tokens share each weight that is loaded
-        group = min(4, tokens - t0)
-        dot_tile(a.w, w1, 8, a.x, t0 * a.k, group, a.k, arena)
-        dot_tile(a.w, w2, 8, a.x, t0 * a.k, group, a.k, arena + 512)  # 8 rows of 16 lanes on
+    t0 = 0
+    while t0 < tokens:
+        group = dot_group(t0, tokens)  # tokens that share each weight that is loaded
+        dot_tile(a.w, w1, 8, a.x, t0 * a.k, group, a.k, t0 > 0, arena)
+        # 8 rows of 16 lanes on
+        dot_tile(a.w, w2, 8, a.x, t0 * a.k, group, a.k, t0 > 0, arena + 512)
         for t in range(t0, t0 + group):
             store_f32(out, 0, join_sums(arena, (t - t0) * 256))
             position = get_i32(a.rows, 2 * t + 1)
             if a.rope != 0:
                 gemm_rope_rotate(a, position * a.head_dim + part * 8, out)
             gemm_rope_store(a, t, position, head, first, second, out)
+        t0 += group

@@ -1,6 +1,6 @@
 """The gemm_silu body: 16 output columns for every token of the step."""
 
-from mkport.machines.cpu.dot import dot_tile, put_rows
+from mkport.machines.cpu.dot import dot_group, dot_tile, put_rows
 from mkport.machines.cpu.vector import (
     add,
     body,
@@ -22,12 +22,14 @@ def gemm_silu(a, tile, arena):
     rows = min(16, a.n - n0)
     tokens = get_i32(a.count, 0)
     ups = arena + 12288  # behind dot_tile's share for the gates
-    for t0 in range(0, tokens, 4):  # four tokens share each weight that is loaded
-        group = min(4, tokens - t0)
-        dot_tile(a.w_gate, n0 * a.k, rows, a.x, t0 * a.k, group, a.k, arena)
-        dot_tile(a.w_up, n0 * a.k, rows, a.x, t0 * a.k, group, a.k, ups)
+    t0 = 0
+    while t0 < tokens:
+        group = dot_group(t0, tokens)  # tokens that share each weight that is loaded
+        dot_tile(a.w_gate, n0 * a.k, rows, a.x, t0 * a.k, group, a.k, t0 > 0, arena)
+        dot_tile(a.w_up, n0 * a.k, rows, a.x, t0 * a.k, group, a.k, t0 > 0, ups)
         for t in range(group):
             gate = join_sums(arena, t * 256)
             silu = div(gate, add(splat(1.0), exp(sub(zeros(), gate))))
             y = mul(silu, join_sums(ups, t * 256))
             put_rows(a.y, (t0 + t) * a.n + n0, y, rows, arena)
+        t0 += group

@@ -1,6 +1,6 @@
 """The moe_down body: 16 output columns of one expert for each of its pairs."""
 
-from mkport.machines.cpu.dot import dot_tile, put_rows
+from mkport.machines.cpu.dot import dot_group, dot_tile, put_rows
 from mkport.machines.cpu.vector import body, get_i32, join_sums
 
 
@@ -12,10 +12,12 @@ def moe_down(a, tile, arena):
     if expert < 0:
         return
     rows = min(16, a.n - n0)
-    end = get_i32(a.slots, 2 * slot + 3)
-    for p in range(get_i32(a.slots, 2 * slot + 1), end, 4):  # four share each weight loaded
-        group = min(4, end - p)
-        dot_tile(a.w, (expert * a.n + n0) * a.k, rows, a.act, p * a.k, group, a.k, arena)
+    first, end = get_i32(a.slots, 2 * slot + 1), get_i32(a.slots, 2 * slot + 3)
+    w, p = (expert * a.n + n0) * a.k, first
+    while p < end:
+        group = dot_group(p - first, end - first)  # pairs that share each weight that is loaded
+        dot_tile(a.w, w, rows, a.act, p * a.k, group, a.k, p > first, arena)
         for t in range(group):
             y = get_i32(a.pairs, p + t) * a.n + n0
             put_rows(a.y, y, join_sums(arena, t * 256), rows, arena)
+        p += group

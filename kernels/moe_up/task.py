@@ -1,6 +1,6 @@
 """The moe_up body: 16 columns of one expert for each of its tokens."""
 
-from mkport.machines.cpu.dot import dot_rows, put_rows
+from mkport.machines.cpu.dot import dot_group, dot_rows, put_rows
 from mkport.machines.cpu.vector import (
     add,
     body,
@@ -26,17 +26,19 @@ def moe_up(a, tile, arena):
     gate_at = (expert * (a.n + a.up_row) + n0) * a.k
     up_at = gate_at + a.up_row * a.k
     ups = arena + 12288  # behind dot_rows' share for the gates
-    end = get_i32(a.slots, 2 * slot + 3)
-    for p in range(get_i32(a.slots, 2 * slot + 1), end, 4):  # four share each weight loaded
-        group = min(4, end - p)
+    first, end = get_i32(a.slots, 2 * slot + 1), get_i32(a.slots, 2 * slot + 3)
+    p = first
+    while p < end:
+        group = dot_group(p - first, end - first)  # pairs that share each weight that is loaded
         x0 = moe_up_row(a, p, end)
         at = (x0, moe_up_row(a, p + 1, end), moe_up_row(a, p + 2, end), moe_up_row(a, p + 3, end))
-        dot_rows(a.w_gate, gate_at, rows, a.x, at, group, a.k, arena)
-        dot_rows(a.w_up, up_at, rows, a.x, at, group, a.k, ups)
+        dot_rows(a.w_gate, gate_at, rows, a.x, at, group, a.k, p > first, arena)
+        dot_rows(a.w_up, up_at, rows, a.x, at, group, a.k, p > first, ups)
         for t in range(group):
             gate = join_sums(arena, t * 256)
             silu = div(gate, add(splat(1.0), exp(sub(zeros(), gate))))
             put_rows(a.act, (p + t) * a.n + n0, mul(silu, join_sums(ups, t * 256)), rows, arena)
+        p += group
 
 
 @body

@@ -1,8 +1,12 @@
-"""Dot products in the project's arithmetic order, for one token or four at a time.
+"""Dot products in the project's arithmetic order, for one to four tokens at a time.
 
 The order of y = sum over k of w[k] * x[k]: the 16-element slice number i goes to chain i % 4,
 lane by lane with fused multiply-add; then chains (0 + 1) + (2 + 3), then the lanes (`join_sum`).
-It is the same whether one token is computed or four, so a row's bits do not depend on the batch.
+It is the same in every function here, so a row's bits do not depend on the batch.
+
+Weights that come from memory are read row after row, as the prefetcher likes it; a tile's first
+tokens do that (`row_two`, `row_four`). For the tokens behind them the tile is in the cache, and
+arithmetic is what takes time: four rows and three tokens share what is loaded (`near_four`).
 """
 
 from mkport.machines.cpu.vector import (
@@ -125,14 +129,101 @@ def put_chains(chains, at, out, out_at, last, a, b, c, d):
 
 
 @body
-def dot_rows(w, w_at, rows, x, at, tokens, k, arena):
+def near_load(w, at, k):
+    """The same 16 columns of four weight rows."""
+    w0, w1 = load_weight(w, at), load_weight(w, at + k)
+    return w0, w1, load_weight(w, at + 2 * k), load_weight(w, at + 3 * k)
+
+
+@body
+def near_add(w, v, a):
+    """A token's 16 inputs times the columns of four rows, added to their sums."""
+    return fma(w[0], v, a[0]), fma(w[1], v, a[1]), fma(w[2], v, a[2]), fma(w[3], v, a[3])
+
+
+@body
+def near_put(out, at, first, a, b):
+    """Stores the joined chains 0 and 1 of four rows, or adds the joined chains 2 and 3 to them."""
+    s0, s1, s2, s3 = add(a[0], b[0]), add(a[1], b[1]), add(a[2], b[2]), add(a[3], b[3])
+    if first:
+        s0, s1 = add(load_f32(out, at), s0), add(load_f32(out, at + 16), s1)
+        s2, s3 = add(load_f32(out, at + 32), s2), add(load_f32(out, at + 48), s3)
+    store_f32(out, at, s0)
+    store_f32(out, at + 16, s1)
+    store_f32(out, at + 32, s2)
+    store_f32(out, at + 48, s3)
+
+
+@body
+def near_four(w, w_at, x, at, k, first, out, out_at):
+    """Four weight rows times three tokens, two of the four chains: those from column `first`, 0 or
+    32, on. Each of the 24 sums stays in a register."""
+    x0, x1, x2 = at[0], at[1], at[2]
+    none = zeros(), zeros(), zeros(), zeros()
+    a0, a1, a2 = none, none, none
+    b0, b1, b2 = none, none, none
+    whole = k - k % 64
+    for i in range(first, whole, 64):
+        rows = near_load(w, w_at + i, k)
+        a0 = near_add(rows, load_f32(x, x0 + i), a0)
+        a1 = near_add(rows, load_f32(x, x1 + i), a1)
+        a2 = near_add(rows, load_f32(x, x2 + i), a2)
+        rows = near_load(w, w_at + i + 16, k)
+        b0 = near_add(rows, load_f32(x, x0 + i + 16), b0)
+        b1 = near_add(rows, load_f32(x, x1 + i + 16), b1)
+        b2 = near_add(rows, load_f32(x, x2 + i + 16), b2)
+    i = whole + first
+    if i < k:
+        rows = near_load(w, w_at + i, k)
+        a0 = near_add(rows, load_f32(x, x0 + i), a0)
+        a1 = near_add(rows, load_f32(x, x1 + i), a1)
+        a2 = near_add(rows, load_f32(x, x2 + i), a2)
+    i += 16
+    if i < k:
+        rows = near_load(w, w_at + i, k)
+        b0 = near_add(rows, load_f32(x, x0 + i), b0)
+        b1 = near_add(rows, load_f32(x, x1 + i), b1)
+        b2 = near_add(rows, load_f32(x, x2 + i), b2)
+    near_put(out, out_at, first, a0, b0)
+    near_put(out, out_at + 256, first, a1, b1)
+    near_put(out, out_at + 512, first, a2, b2)
+
+
+@body
+def near_rows(w, w_at, rows, x, at, k, arena):
+    """`dot_rows` for three tokens and weights in the cache."""
+    fours = rows - rows % 4
+    for r in range(0, fours, 4):
+        near_four(w, w_at + r * k, x, at, k, 0, arena, r * 16)
+        near_four(w, w_at + r * k, x, at, k, 32, arena, r * 16)
+    for r in range(fours, rows):
+        dot_one(w, w_at + r * k, x, at[0], k, arena, r * 16)
+        dot_one(w, w_at + r * k, x, at[1], k, arena, r * 16 + 256)
+        dot_one(w, w_at + r * k, x, at[2], k, arena, r * 16 + 512)
+
+
+@body
+def dot_group(done, tokens):
+    """How many of a tile's tokens come next, of `tokens` when `done` have been: up to four that
+    bring the weights from memory, then threes."""
+    if done > 0:
+        return 3
+    return tokens if tokens < 5 else 2 + (tokens + 1) % 3
+
+
+@body
+def dot_rows(w, w_at, rows, x, at, tokens, k, near, arena):
     """Up to 16 weight rows times up to 4 tokens, before the lanes are joined.
 
-    `at` [4] holds the tokens' first elements in `x`; those behind `tokens` are not read. `arena`
-    float32 [4 tokens, 16 rows, 16 lanes] receives the result; behind it lies scratch (12 KB
-    in all: DOT_ARENA of gemm's declaration). Read a token's outputs by `join_sums(arena, token *
-    256)`.
+    `at` [4] holds the tokens' first elements in `x`; those behind `tokens` are not read. `near`
+    says that there are three and the weights are in the cache: `dot_group` gives such groups.
+    `arena` float32 [4 tokens, 16 rows, 16 lanes] receives the result; behind it lies scratch
+    (12 KB in all: DOT_ARENA of gemm's declaration). Read a token's outputs by
+    `join_sums(arena, token * 256)`.
     """
+    if near:
+        near_rows(w, w_at, rows, x, at, k, arena)
+        return
     if tokens == 1:
         for r in range(rows):
             dot_one(w, w_at + r * k, x, at[0], k, arena, r * 16)
@@ -152,10 +243,10 @@ def dot_rows(w, w_at, rows, x, at, tokens, k, arena):
 
 
 @body
-def dot_tile(w, w_at, rows, x, x_at, tokens, k, arena):
+def dot_tile(w, w_at, rows, x, x_at, tokens, k, near, arena):
     """`dot_rows` for tokens that lie one after another."""
     at = (x_at, x_at + k, x_at + 2 * k, x_at + 3 * k)
-    dot_rows(w, w_at, rows, x, at, tokens, k, arena)
+    dot_rows(w, w_at, rows, x, at, tokens, k, near, arena)
 
 
 @body
