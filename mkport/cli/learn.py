@@ -1,7 +1,10 @@
 """The verb `learn`: exercises on copies of one's own, checked under a watchdog. What it prints is
 put together here; exercises, cutting and checking are in `mkport.learn`."""
 
+import os
+import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,8 +12,9 @@ import typer
 
 from mkport.cli.output import JsonFlag, emit, progress
 from mkport.errors import UserError
+from mkport.extras import tool
 from mkport.learn.catalogue import Exercise, exercises, find
-from mkport.learn.cut import cut, solution
+from mkport.learn.cut import cut, first_missing, solution
 from mkport.learn.desk import Desk
 from mkport.learn.watch import Outcome, check
 
@@ -62,6 +66,8 @@ def continue_(folder: FolderOption = FOLDER, as_json: JsonFlag = False) -> None:
             print("That was the last one: all exercises are solved.")
         elif outcome is None or outcome.ok or outcome.state == "blank":
             print(_task(after, file, desk))
+        else:
+            print(_onward(exercise, file, desk))
 
     emit(data, as_json, tell)
     if outcome is not None and not outcome.ok:
@@ -94,7 +100,7 @@ def hint(
     """Give a hint, and where to read."""
     exercise = _chosen(name, Desk(folder))
     data = {"exercise": exercise.name, "hint": exercise.hint, "read": exercise.read}
-    told = f'{exercise.hint}\n\nTo read: {exercise.recipe.file}, under "{exercise.read}".'
+    told = f'{exercise.hint}\n\nTo read: {_near(exercise.recipe.file)}, under "{exercise.read}".'
     emit(data, as_json, lambda console: print(told))
 
 
@@ -142,6 +148,8 @@ def check_(
             outcomes.append(_checked(desk, exercise))
             advance(1)
     told = [_told(e, o, short=len(chosen) > 1) for e, o in zip(chosen, outcomes, strict=True)]
+    if len(chosen) == 1 and not outcomes[0].ok:
+        told += ["", _onward(chosen[0], desk.path(chosen[0]), desk)]
     ok = all(outcome.ok for outcome in outcomes)
     emit({"ok": ok, "outcomes": outcomes}, as_json, lambda console: print("\n".join(told)))
     if not ok:
@@ -150,10 +158,13 @@ def check_(
 
 def _checked(desk: Desk, exercise: Exercise) -> Outcome:
     outcome = check(exercise, desk.path(exercise))
-    if outcome.ok:
-        desk.mark(exercise, outcome.score)
-    else:
-        desk.unmark(exercise)
+    try:
+        if outcome.ok:
+            desk.mark(exercise, outcome.score)
+        else:
+            desk.unmark(exercise)
+    except UserError as error:
+        return replace(outcome, lines=(*outcome.lines, f"This could not be noted: {error}"))
     return outcome
 
 
@@ -185,12 +196,43 @@ def _task(exercise: Exercise, file: Path, desk: Desk) -> str:
             rule,
             exercise.task,
             rule,
-            f"write      {file} (about {lines} line{'s' if lines > 1 else ''})",
-            "then       mkport learn",
-            f'read       {exercise.recipe.file}, under "{exercise.read}"',
-            "stuck?     mkport learn hint",
+            f"write      {_at(file)} (about {lines} line{'s' if lines > 1 else ''})",
+            f"then       {_learn(desk)}",
+            f'read       {_near(exercise.recipe.file)}, under "{exercise.read}"',
+            f"stuck?     {_learn(desk, 'hint')}",
         ]
     )
+
+
+def _onward(exercise: Exercise, file: Path, desk: Desk) -> str:
+    """What to do about an exercise that is not solved."""
+    other = "" if exercise == desk.current() else f" {exercise.number}"
+    return "\n".join(
+        [
+            f"change     {_at(file)}",
+            f"then       {_learn(desk, f'check{other}' if other else '')}",
+            f"stuck?     {_learn(desk, f'hint{other}')}",
+            f"at last    {_learn(desk, f'solution{other}')}",
+        ]
+    )
+
+
+def _learn(desk: Desk, verb: str = "") -> str:
+    """A command of this verb as it is typed here, on the folder that was given."""
+    folder = "" if desk.folder == FOLDER else f" --folder {shlex.quote(str(desk.folder))}"
+    if os.environ.get("MKPORT_LEARN") == str(desk.folder):
+        folder = ""
+    return f"{tool('mkport')} learn{f' {verb}' if verb else ''}{folder}"
+
+
+def _at(file: Path) -> str:
+    """The file, and the line of the first blank where there is one left."""
+    line = first_missing(file) if file.is_file() else None
+    return f"{_near(file)}:{line}" if line else f"{_near(file)}"
+
+
+def _near(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _told(exercise: Exercise, outcome: Outcome, short: bool = False) -> str:

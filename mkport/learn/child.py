@@ -1,10 +1,14 @@
 """One check, in a process that may hang or crash: `python -m mkport.learn.child JUDGE FILE OUT`.
 
-OUT becomes a JSON object with the verdict; a process that leaves none has crashed.
+OUT becomes a JSON object with the verdict; a process that leaves none has crashed. Where Python was
+at that moment, or when SIGUSR1 came, stands in OUT.where.
 """
 
+import contextlib
+import faulthandler
 import importlib.util
 import json
+import signal
 import sys
 import time
 import traceback
@@ -15,6 +19,8 @@ from typing import Any
 from mkport.files import write_text
 from mkport.learn.cut import MISSING, first_missing
 from mkport.learn.report import Report, Skipped, Wrong
+
+YOURS = "mkport_learn_yours"  # the learner's file as a module
 
 
 def examine(judge: Path, file: Path, look: bool = True) -> dict[str, Any]:
@@ -36,7 +42,7 @@ def examine(judge: Path, file: Path, look: bool = True) -> dict[str, Any]:
 def _run(judge: Path, file: Path, report: Report) -> str:
     try:
         check = load(judge, "mkport_learn_judge").check
-        check(file if file.suffix == ".cu" else load(file, "mkport_learn_yours"), report)
+        check(file if file.suffix == ".cu" else load(file, YOURS), report)
     except Wrong:
         return "failed"
     except Skipped as reason:
@@ -49,7 +55,13 @@ def _run(judge: Path, file: Path, report: Report) -> str:
         if MISSING in str(error):
             report.say(MISSING)
             return "blank"
+        if isinstance(error, AttributeError) and getattr(error.obj, "__name__", "") == YOURS:
+            report.say(f"NO  your file has no `{error.name}` any more, which the check calls")
+            return "failed"
         report.say(f"NO  it stopped with {type(error).__name__}: {error}", *_where(error, file))
+        return "failed"
+    except SystemExit as error:
+        report.say(f"NO  it ended the program, with {error.code}: a check needs it to go on")
         return "failed"
     return "passed"
 
@@ -58,14 +70,22 @@ def _is_blank(file: Path, report: Report) -> bool:
     line = first_missing(file)
     if line is None:
         return False
-    report.say(f"{MISSING}: line {line} of {file}")
+    report.say(f"{MISSING}: line {line} of {file}; put it there, in place of that line")
     return True
 
 
 def _where(error: Exception, file: Path) -> list[str]:
+    """The learner's lines that led to it, or what in the check could not use the result."""
+    if isinstance(error, SyntaxError) and error.filename == str(file):
+        return [f"    line {error.lineno}: {(error.text or '').strip()}"]
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f for f in frames if Path(f.filename).resolve() == file.resolve()]
-    return [f"    line {frame.lineno}: {frame.line}" for frame in lines[-2:]]
+    if lines:
+        return [f"    line {frame.lineno}: {frame.line}" for frame in lines[-2:]]
+    told = [f"    not in your file, but with what it gave: {frames[-1].line}"] if frames else []
+    if "NoneType" in str(error):
+        told.append("    a function without a `return` gives None")
+    return told
 
 
 def load(path: Path, name: str) -> ModuleType:
@@ -80,4 +100,8 @@ def load(path: Path, name: str) -> ModuleType:
 
 if __name__ == "__main__":
     judge, file, out = map(Path, sys.argv[1:])
-    write_text(out, json.dumps(examine(judge, file)))
+    with Path(f"{out}.where").open("w") as told:
+        faulthandler.enable(told)
+        with contextlib.suppress(AttributeError):  # a system without this signal
+            faulthandler.register(signal.SIGUSR1, told, all_threads=False)
+        write_text(out, json.dumps(examine(judge, file)))

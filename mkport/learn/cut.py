@@ -66,7 +66,8 @@ def solution(text: str) -> str:
 
 def first_missing(path: Path) -> int | None:
     """The line of a learner's file where the first blank is still empty; None when none is."""
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    text = path.read_text(encoding="utf-8", errors="replace")
+    for number, line in enumerate(text.splitlines(), 1):
         if MISSING in line:
             return number
     return None

@@ -33,7 +33,12 @@ class Desk:
     def reset(self, exercise: Exercise) -> Path:
         """Puts the exercise back as it was in the beginning; the old file stays beside it."""
         path = self.path(exercise)
-        make_folder(path.parent)
+        try:
+            make_folder(path.parent)
+        except UserError as error:
+            raise UserError(
+                f"{error} Your copies may lie anywhere: --folder DIR, or the variable MKPORT_LEARN."
+            ) from error
         text, _ = cut(exercise.solved.read_text(encoding="utf-8"))
         if path.exists() and (old := path.read_text(encoding="utf-8")) != text:
             write_text(path.with_name(path.name + ".old"), old)

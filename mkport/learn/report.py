@@ -43,7 +43,10 @@ class Report:
 
     def equal(self, what: str, got: Any, wanted: Any) -> None:
         """Two values, or arrays of one shape, that must be the same. Raises Wrong otherwise."""
-        same = type(got) is not type(None) and bool(np.all(np.asarray(got == wanted)))
+        try:
+            same = got is not None and bool(np.all(np.asarray(got == wanted)))
+        except ValueError:  # arrays of two shapes
+            same = False
         self.holds(what, same, f"yours is {_short(got)}, wanted {_short(wanted)}")
 
     def array(
@@ -66,30 +69,34 @@ class Report:
             self.holds(shape, False, f"yours is {type(got).__name__} {_short(got)}")
         self.say(f"ok  {shape}")
         if truth.dtype.kind in "iub":
-            bad = np.asarray(got != truth)
-            self.say(f"    {int(bad.sum())} of {bad.size} elements are wrong")
+            bad, law = np.asarray(got != truth), ""
         else:
             plain = truth.astype(np.float32) if plain is None else plain
             found = measure(got, truth.astype(np.float64), plain, EPS["float32"])
-            self.say(f"    error {found.error:.2e}, allowed {found.allowed:.2e}")
+            law = f"error {found.error:.2e}, allowed {found.allowed:.2e}"
             error = np.abs(got.astype(np.float64) - truth)
             bad = np.asarray(~((error <= found.allowed) | (np.isnan(got) & np.isnan(truth))))
-        if bad.any():
-            for at in np.argwhere(bad)[:SHOWN]:
-                place = tuple(int(i) for i in at)
-                where = (
-                    f" (tile {[i // t for i, t in zip(place, tile, strict=True)]})" if tile else ""
-                )
-                self.say(f"    at {list(place)}{where}: yours {got[place]}, wanted {truth[place]}")
-            self.say(*_map(bad, tile))
-            raise Wrong
+        if not bad.any():
+            self.say(f"    {law or f'all {bad.size} elements are right'}")
+            return
+        wrong = f"{int(bad.sum())} of {bad.size} elements are wrong"
+        self.say(f"NO  {what}: {f'{wrong}; {law}' if law else wrong}")
+        for at in np.argwhere(bad)[:SHOWN]:
+            place = tuple(int(i) for i in at)
+            where = f" (tile {[i // t for i, t in zip(place, tile, strict=True)]})" if tile else ""
+            yours, wanted = _digits(got[place]), _digits(truth[place])
+            self.say(f"    at {list(place)}{where}: yours {yours}, wanted {wanted}")
+        if got.dtype.kind == "f" and np.isnan(got[bad]).any():
+            self.say("    (nan: written by nobody, or made of what nobody has written)")
+        self.say(*_map(bad, tile))
+        raise Wrong
 
     def score(self, what: str, value: float, unit: str, beat: float) -> None:
         """A number that is better the smaller it is, and one to beat. Never a reason to fail."""
         beaten = value <= beat
         self.best = (value, unit, beat, beaten)
-        told = "beaten" if beaten else "not beaten yet"
-        self.say(f"score {what}: {value:.4g} {unit}; to beat: {beat:.4g} {unit} ({told})")
+        told = "reached" if beaten else "not reached yet"
+        self.say(f"score {what}: {value:.4g} {unit}; to reach: {beat:.4g} {unit} ({told})")
 
 
 def _map(bad: np.ndarray, tile: Sequence[int]) -> list[str]:
@@ -103,7 +110,13 @@ def _map(bad: np.ndarray, tile: Sequence[int]) -> list[str]:
     padded = np.zeros((rows * high, columns * wide), bool)
     padded[: bad.shape[0], : bad.shape[1]] = bad
     tiles = np.asarray(padded.reshape(rows, high, columns, wide).any(axis=(1, 3)))
-    return ["    " + "".join("#" if one else "." for one in row) for row in tiles]
+    drawn = ["    " + "".join("#" if one else "." for one in row) for row in tiles]
+    what = "tile" if tile else "element"
+    return [f"    a character for each {what}, # where it is wrong:", *drawn]
+
+
+def _digits(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
 
 
 def _short(value: Any) -> str:

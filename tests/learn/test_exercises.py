@@ -6,13 +6,16 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from mkport.cli import learn as verb
+from mkport.errors import UserError
 from mkport.learn import watch
 from mkport.learn.catalogue import Exercise, exercises, find, recipes
 from mkport.learn.child import examine, load
 from mkport.learn.cut import MISSING, cut, solution
-from mkport.learn.desk import Desk
+from mkport.learn.desk import PROGRESS, Desk
 from mkport.learn.report import Report, Skipped, Wrong
 
 ROOT = Path(__file__).parents[2]
@@ -91,9 +94,11 @@ def test_a_mistake_is_found(exercise: Exercise, tmp_path: Path) -> None:
 
 def test_the_watchdog_ends_what_does_not_end(tmp_path: Path) -> None:
     exercise = ALL[0]
-    file = _written(tmp_path, exercise, "while True:\n    pass\n")
+    body = "def tile_of(row, column, columns):\n    while True:\n        pass\n"
+    file = _written(tmp_path, exercise, body)
     outcome = watch.check(exercise, file, limit_s=4.0)
     assert outcome.state == "hung" and not outcome.ok
+    assert "a loop" in outcome.lines[0] and ", in tile_of" in outcome.lines[1]
 
 
 def test_a_crash_is_told_and_so_is_what_was_printed(tmp_path: Path) -> None:
@@ -102,6 +107,50 @@ def test_a_crash_is_told_and_so_is_what_was_printed(tmp_path: Path) -> None:
     outcome = watch.check(exercise, file)
     assert outcome.state == "crashed"
     assert "here" in outcome.lines[0] and "code 7" in outcome.lines[-1]
+    body = "def tile_of(row, column, columns):\n    import ctypes\n    ctypes.string_at(0)\n"
+    outcome = watch.check(exercise, _written(tmp_path, exercise, body))
+    assert outcome.state == "crashed"
+    assert "SIGSEGV" in outcome.lines[-2] and "line 3, in tile_of" in outcome.lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("def tile_of(row):\n    return (1\n", ("SyntaxError", "line 2: return (1")),
+        ("", ("has no `tile_of`",)),
+        ("import sys\nsys.exit(3)\n", ("ended the program", "3")),
+        ("import nonsense_x\n", ("ModuleNotFoundError", "line 1: import nonsense_x")),
+        ("def tile_of(row, column, columns):\n    pass\n", ("yours is None", "wanted (0, 0, 0)")),
+        ("def tile_of(row):\n    return 1\n", ("TypeError", "takes 1 positional", "yours.tile_of")),
+    ],
+)
+def test_a_mistake_is_told_in_a_sentence(tmp_path: Path, text: str, told: tuple[str, ...]) -> None:
+    found = examine(ALL[0].judge, _written(tmp_path, ALL[0], text))
+    assert found["state"] == "failed"
+    assert all(part in "\n".join(found["lines"]) for part in told), found["lines"]
+
+
+def test_a_result_of_none_is_told_to_lack_a_return(tmp_path: Path) -> None:
+    exercise = find("bound")
+    text = "def tokens_per_second(*args):\n    pass\n"
+    found = examine(exercise.judge, _written(tmp_path, exercise, text))
+    assert "without a `return`" in found["lines"][-1]
+
+
+def test_an_array_is_told_by_its_first_wrong_elements() -> None:
+    report, truth = Report(), np.zeros((4, 4))
+    report.array("right", truth.astype(np.float32), truth)
+    assert report.lines[-1].startswith("    error 0")
+    got = truth.astype(np.float32)
+    got[3, 2] = np.nan
+    with pytest.raises(Wrong):
+        report.array("y", got, truth, tile=(2, 2))
+    text = "\n".join(report.lines)
+    assert "NO  y: 1 of 16 elements are wrong; error nan" in text
+    assert "at [3, 2] (tile [1, 1]): yours nan, wanted 0" in text and "nobody has written" in text
+    assert report.lines[-2:] == ["    ..", "    .#"]
+    with pytest.raises(Wrong):
+        report.equal("two shapes", np.zeros(2), np.zeros(3))
 
 
 def test_an_exception_names_the_learners_line(tmp_path: Path) -> None:
@@ -131,6 +180,30 @@ def test_a_desk_keeps_what_was_written_and_what_was_solved(tmp_path: Path) -> No
     assert file.with_name(file.name + ".old").read_text() == "mine"
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_is_told_with_the_way_out(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    with pytest.raises(UserError, match="--folder DIR"):
+        Desk(tmp_path / "mine").open(ALL[0])
+
+
+def test_a_file_where_the_folder_should_be_is_told_too(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("")
+    with pytest.raises(UserError, match="--folder DIR"):
+        Desk(tmp_path / "mine").open(ALL[0])
+
+
+def test_a_verdict_that_cannot_be_noted_is_told_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, exercise = Desk(tmp_path), ALL[0]
+    desk.open(exercise).write_text(solution(exercise.solved.read_text()))
+    (tmp_path / PROGRESS).unlink()
+    (tmp_path / PROGRESS).mkdir()
+    outcome = verb._checked(desk, exercise)
+    assert outcome.ok and "could not be noted" in outcome.lines[-1]
+
+
 def test_the_verb_leads_from_one_exercise_to_the_next(tmp_path: Path) -> None:
     env = os.environ | {"PYTHONPATH": str(ROOT)}
 
@@ -143,6 +216,7 @@ def test_the_verb_leads_from_one_exercise_to_the_next(tmp_path: Path) -> None:
     assert code == 0 and ALL[0].title in told
     code, told = mkport("check")
     assert code == 1 and MISSING in told
+    assert "1_which_tile.py:19" in told and "learn hint" in told and "learn solution" in told
     code, text = mkport("solution")
     assert code == 0
     Desk(tmp_path / "mine").path(ALL[0]).write_text(text)

@@ -41,6 +41,11 @@ def check(yours, report):
         y = np.full((tokens, n), np.nan, np.float32)
         report.equal(f"tiles of {n} rows", yours.tiles(w), -(-n // TILE))
         for tile in rng.permutation(-(-n // TILE)):
+            before = y.copy()
             yours.product(x, w, y, int(tile))
+            changed = np.flatnonzero(~((y == before) | np.isnan(y)).all(axis=0))
+            columns = f"columns {changed.min()} to {changed.max()}" if len(changed) else "nothing"
+            own = bool((changed // TILE == tile).all())
+            report.holds(f"tile {tile} writes within its columns", own, f"it wrote {columns}")
         truth = x.astype(np.float64) @ w.T.astype(np.float64)
         report.array(f"x w^T of {tokens} x {n} x {k}", y, truth, x @ w.T, (tokens, TILE))

@@ -31,12 +31,12 @@ WRONG = ("if l[s] > 0:", "if True:")
 
 
 def check(yours, report):
-    """Seven splits, two of them empty."""
+    """Seven splits, two of them empty and one of a single key; scores too large to be exponents."""
     rng = np.random.default_rng(0)
-    scores, values = 30 * rng.standard_normal(70), rng.standard_normal((70, 8))
+    scores, values = 400 + 30 * rng.standard_normal(70), rng.standard_normal((70, 8))
     sums, m, total = np.full((7, 8), np.nan), np.full(7, -np.inf), np.zeros(7)
-    for s in (0, 1, 3, 4, 6):
-        part = slice(14 * (0, 1, 3, 4, 6).index(s), 14 * (0, 1, 3, 4, 6).index(s) + 14)
+    for s, first, end in ((0, 0, 14), (1, 14, 31), (3, 31, 32), (4, 32, 56), (6, 56, 70)):
+        part = slice(first, end)
         m[s] = scores[part].max()
         weights = np.exp(scores[part] - m[s])
         sums[s], total[s] = weights @ values[part], weights.sum()

@@ -32,11 +32,12 @@ WRONG = ("weights[token] = best / best.sum()", "weights[token] = best")
 
 
 def check(yours, report):
-    """Random scores, ties everywhere, a row with NaN."""
+    """Random scores, ties everywhere, a row with NaN, a row of scores too large to be exponents."""
     rng = np.random.default_rng(0)
     scores = rng.standard_normal((6, 16)).astype(np.float32)
     scores[2:4] = rng.integers(0, 3, (2, 16))
     scores[4, 5] = np.nan
+    scores[5] += 100
     ids, weights = yours.route(scores, 4)
     wanted, exact = route(scores, 4)
     report.array("ids", ids, wanted, tile=(1, 4))

@@ -41,3 +41,6 @@ def check(yours, report):
         near = np.isclose(allowed, judge(got, truth, plain)[1])
         report.holds(f"{name}: allowed {allowed:.2e}", near, "2 x plain's error + 2**-23 x scale")
         report.equal(f"{name}: lawful", verdict, lawful)
+    zero = np.zeros(3)
+    exact = yours.judge(zero.astype(np.float32), zero, zero.astype(np.float32))
+    report.equal("no error where none is allowed", tuple(exact), (0.0, 0.0, True))

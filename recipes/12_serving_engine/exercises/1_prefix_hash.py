@@ -45,7 +45,9 @@ def check(yours, report):
     text = [5, 6, 7, 8, 5, 6, 7, 8, 9, 9]
     mine = yours.keys(text, 4)
     report.equal("full blocks of ten tokens, pages of four", len(mine), 2)
-    report.holds("a page has another key behind another beginning", mine[0] != mine[1], f"{mine}")
+    report.holds(
+        "a page has another key behind another beginning", mine[0] != mine[1], f"both are {mine[0]}"
+    )
     report.equal("the same beginning", yours.keys(text[:8] + [1, 2, 3, 4], 4)[:2], mine)
     known = set(mine)
     report.equal("both blocks known", yours.common(text, 4, known), 2)
