@@ -3,7 +3,7 @@ host writes before a step goes there in one copy."""
 
 import importlib.util
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -67,9 +67,16 @@ class CudaTarget:
 
 class DeviceArrays:
     """Tensors in the GPU's memory. Inputs have a mirror in pinned memory that `push` sends; the
-    page tables are large and seldom change, so they go only when they did."""
+    page tables are large and seldom change, so they go only when they did. `weight` makes a weight
+    on the device."""
 
-    def __init__(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        specs: Mapping[str, TensorSpec],
+        context: int,
+        weight: Callable[[LoadedModel, TensorSpec, int], Any] | None = None,
+    ) -> None:
         import cupy
 
         check_room(needs(specs), ADVICE)
@@ -80,7 +87,7 @@ class DeviceArrays:
         self.inputs = _views(self._host, small, np.int32)
         for name, spec in specs.items():
             if spec.kind == "weight":
-                self.tensors[name] = weight_of(model, spec, context)
+                self.tensors[name] = (weight or weight_of)(model, spec, context)
             elif spec.kind != "input" or name in tables:
                 self.tensors[name] = cupy.zeros(spec.shape, NUMPY[spec.dtype])
         self.tables = {name: np.zeros(specs[name].shape, np.int32) for name in sorted(tables)}

@@ -100,19 +100,19 @@ class StepRunner:
         self.workers = target.workers() if workers is None else workers
         most = limits.sequences + limits.prompt_logits
         shapes = [replace(shape, rows=w, logits=min(w, most)) for w in widths]
-        self._steps = Steps(model, shapes, self.workers, target)
-        graph = self._steps.planned[0].schedule.graph
-        self._tables = self._steps.tables
+        self.steps = Steps(model, shapes, self.workers, target)
+        graph = self.steps.planned[0].schedule.graph
+        self._tables = self.steps.tables
         self._pools = list(self._tables.values())
         self._caches = [sorted(_caches_of(graph.nodes, table)) for table in self._tables]
         self._place = f"{self.workers} {'threads' if target.name == 'cpu' else 'workers'}"
         self._model = model.name
         self._traced: tuple[int, int] = (0, 0)  # tokens and sequences of the last step
-        self._prefill: Prefill | None = None
+        self.prefill: Prefill | None = None
         if target.prefills:
-            self._prefill = Prefill(graph, self._steps.tensors)
+            self.prefill = Prefill(graph, self.steps.tensors)
             first = {name: table[0] for name, table in self._tables.items()}
-            self._prefill.warm(first, limits.context)
+            self.prefill.warm(first, limits.context)
 
     def run(self, plan: Plan, draws: Sequence[Draw], trace: bool = False) -> Ran:
         """See `Runner`."""
@@ -133,10 +133,10 @@ class StepRunner:
         left = iter(draws)
         for part in parts:
             sequence, first, end = part.sequence, part.start, part.start + part.count
-            if self._prefill is not None and part.count - part.wanted >= SHORT:
+            if self.prefill is not None and part.count - part.wanted >= SHORT:
                 first = end - part.wanted
                 tables = {name: table[sequence.row] for name, table in self._tables.items()}
-                self._prefill.run(sequence.tokens[part.start : first], part.start, tables)
+                self.prefill.run(sequence.tokens[part.start : first], part.start, tables)
             for position in range(first, end):
                 draw = next(left) if position >= end - part.wanted else None
                 rows.append(_Row((sequence.row, position), sequence.tokens[position], draw))
@@ -144,7 +144,7 @@ class StepRunner:
 
     def _step(self, rows: Sequence[_Row], trace: bool) -> Ran:
         """Runs rows, in as few steps as hold them; what the wanted ones gave, in order."""
-        shape = self._steps.planned[-1].shape
+        shape = self.steps.planned[-1].shape
         cuts = list(range(0, len(rows), shape.rows))
         if len(cuts) > 1:
             return self._steps_of([rows[at : at + shape.rows] for at in cuts], trace)
@@ -162,28 +162,28 @@ class StepRunner:
     def _one(self, rows: Sequence[_Row], trace: bool) -> Ran:
         wanted = [n for n, row in enumerate(rows) if row.draw is not None]
         draws = [row.draw for row in rows if row.draw is not None]
-        machine = self._steps.machine_for(len(rows), len(wanted))
+        machine = self.steps.machine_for(len(rows), len(wanted))
         assert machine is not None, "the scheduler plans steps that fit"
         places, tokens = [row.place for row in rows], [row.token for row in rows]
-        self._steps.step(machine, places, tokens, wanted, trace, draws)
+        self.steps.step(machine, places, tokens, wanted, trace, draws)
         count = len(wanted)
-        return Ran(self._steps.choices(count), lambda: self._steps.logits(count))
+        return Ran(self.steps.choices(count), lambda: self.steps.logits(count))
 
     def trace(self) -> Trace:
         """See `Runner`."""
         tokens, sequences = self._traced
         return collect(
-            self._steps.last,
+            self.steps.last,
             f"measured on {cpu_model()}, {self._place}: a step of {self._model}, {tokens} tokens "
             f"of {sequences} sequences",
         )
 
     def close(self) -> None:
         """See `Runner`."""
-        self._steps.close()
+        self.steps.close()
 
     def _move(self, move: Save | Restore | Copy) -> None:
-        steps = self._steps
+        steps = self.steps
         if isinstance(move, Copy):
             for name in self._caches[move.pool]:
                 steps.copy(name, move.source, move.target)

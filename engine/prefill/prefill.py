@@ -37,8 +37,8 @@ class Prefill:
         self._windows = windows(graph.nodes)
         self._page = next(node.args["page"] for node in nodes if "page" in node.args)
         embedding = next(self._fixed[node.args["table"]] for node in nodes if "table" in node.args)
-        self._device, self._dtype = embedding.device, embedding.dtype
-        self._fused = fused(self._device.type == "cuda" if compiled is None else compiled)
+        self.device, self.dtype = embedding.device, embedding.dtype
+        self._fused = fused(self.device.type == "cuda" if compiled is None else compiled)
 
     def run(self, ids: Sequence[int], start: int, tables: Mapping[str, np.ndarray]) -> None:
         """Writes the keys and values of `ids`, which stand at position `start` on, into their
@@ -56,7 +56,7 @@ class Prefill:
                 pages={name: self._pages(name, row, start, end) for name, row in tables.items()},
                 fixed=self._fixed,
                 fused=self._fused,
-                dtype=self._dtype,
+                dtype=self.dtype,
                 scratch={},
             )
             for call, args in self._calls:
@@ -69,7 +69,7 @@ class Prefill:
 
         for tokens in WARM:
             self.run([0] * min(tokens, context), 0, tables)
-        if self._device.type == "cuda":
+        if self.device.type == "cuda":
             torch.cuda.synchronize()
 
     def _pages(self, name: str, row: np.ndarray, start: int, end: int) -> Pages:
@@ -87,7 +87,7 @@ class Prefill:
         import torch
 
         host = torch.from_numpy(np.array(numbers, np.int64))
-        return host.to(self._device, non_blocking=True)
+        return host.to(self.device, non_blocking=True)
 
 
 def needed(nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:

@@ -19,12 +19,13 @@ GIVE_UP_S = 600.0  # without a byte from anybody
 
 @dataclass(frozen=True)
 class Ask:
-    """One request to send: a body for /v1/chat/completions."""
+    """One request to send."""
 
     body: dict[str, Any]
     at: float = 0.0  # seconds after the run began, before which it is not sent
     after: int = 0  # or after so many other requests have had text
     label: str = ""
+    path: str = "/v1/chat/completions"
 
 
 @dataclass
@@ -118,7 +119,7 @@ def _open(
 ) -> None:
     body = json.dumps(ask.body).encode()
     head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n"
+        f"POST {ask.path} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n"
         "Content-Type: application/json\r\nAccept: text/event-stream\r\nConnection: close\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
@@ -197,7 +198,7 @@ def _take(sample: Sample, event: dict[str, Any], when: float) -> None:
         sample.prompt_tokens = usage.get("prompt_tokens") or 0
         sample.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     for choice in event.get("choices") or ():
-        if text := (choice.get("delta") or {}).get("content"):
+        if text := (choice.get("delta") or choice).get("content") or choice.get("text"):
             sample.text += text
             sample.times.append(when)
         sample.finish = choice.get("finish_reason") or sample.finish
