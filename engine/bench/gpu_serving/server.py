@@ -71,7 +71,8 @@ def built(given: argparse.Namespace, said: Data) -> tuple[LoadedModel, StepRunne
     config = loaded.config
     windowed = sum(map(bool, getattr(config, "windows", ()) or ()))
     each = 2 * config.kv_width * (2 if loaded.weights.dtype == "bf16" else 4)
-    reach = min(given.context, 2 * max(getattr(config, "windows", ()) or (0,)) + 8192)
+    window = max(getattr(config, "windows", None) or (0,))
+    reach = min(given.context, window + target.prompt_chunk)
     one = each * ((config.layers - windowed) * given.context + windowed * reach)
     settings = Settings(max_model_len=given.context, kv_memory=int(one * given.contexts), page=64)
     shape, limits = plan_capacity(loaded, settings, target)
