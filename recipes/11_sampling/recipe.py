@@ -197,8 +197,8 @@ assert "".join(pieces) == "one two thr " and text.stopped == "three"
 
 A request may ask that the answer *is* JSON of a given shape. Then a grammar says, at each place,
 which tokens may come; all others are taken out before the draw. It is compiled before the first
-token, so a schema that is wrong is refused at once. Grammars come with the extra `serve` (`pip
-install 'mkport[serve]'`).
+token, so a schema that is wrong is refused at once. Grammars come with the extra `serve`
+(in a clone: `pip install -e '.[serve]'`).
 """
 
 # %%

@@ -13,7 +13,7 @@ memory as the small model's weights. Memory for them runs out long before anythi
 
 This recipe takes the engine apart from the bottom: pages, the prefix cache, the scheduler, the
 loop. Then it puts a model in and serves. The last cell starts a server, which is the extra
-`serve`: `pip install 'mkport[serve]'`.
+`serve` (in a clone: `pip install -e '.[serve]'`).
 """
 
 # %%

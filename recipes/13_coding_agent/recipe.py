@@ -113,8 +113,8 @@ name, since a client that believes a field was obeyed when it was ignored is wor
 with an error.
 
 We start it as you would, from the command line, and talk to it over HTTP with nothing but
-Python's standard library. The server is the extra `serve`; `make serve` installs it, and so does
-`pip install 'mkport[serve]'`.
+Python's standard library. The server is the extra `serve`; in a clone, `make serve` installs it,
+and so does `pip install -e '.[serve]'`.
 """
 
 
@@ -196,7 +196,7 @@ print("goes to", affinity.choose(longer, loads), "with", affinity.shared("two", 
 assert affinity.choose(longer, loads) == "two"
 assert affinity.choose(longer, {"one": 0, "two": 50}) == "one", "unless it is far too busy"
 assert all(callable(part) for part in (create_app, Router, serve_replicas, merge_stats))
-if importlib.util.find_spec("ray"):  # pip install 'mkport[ray]'
+if importlib.util.find_spec("ray"):  # the extra `ray`
     from mkport.engine.ray_app import PrefixRouter
 
     print("Ray Serve asks", PrefixRouter.__name__, "which replica to take")

@@ -45,6 +45,8 @@ def check(yours, report):
     text = [5, 6, 7, 8, 5, 6, 7, 8, 9, 9]
     mine = yours.keys(text, 4)
     report.equal("full blocks of ten tokens, pages of four", len(mine), 2)
+    report.equal("of eight", len(yours.keys(text[:8], 4)), 2)
+    report.equal("of eleven", len(yours.keys([*text, 1], 4)), 2)
     report.holds(
         "a page has another key behind another beginning", mine[0] != mine[1], f"both are {mine[0]}"
     )

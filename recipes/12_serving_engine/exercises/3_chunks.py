@@ -37,6 +37,7 @@ def check(yours, report):
     report.equal("two prompts", yours.plan([(30, 0), (30, 0)], 16, 8, 4), [8, 0])
     report.equal("a writer and a prompt", yours.plan([(9, 8), (30, 0)], 16, 8, 4), [1, 4])
     report.equal("few rows", yours.plan([(9, 8), (9, 8), (30, 2)], 4, 8, 4), [1, 1, 2])
+    report.equal("no row is left", yours.plan([(9, 8), (30, 2), (9, 8)], 2, 8, 4), [1, 0, 1])
     report.equal("the rest of a prompt", yours.plan([(30, 25), (30, 0)], 16, 8, 4), [5, 3])
     lengths = [40, 3, 17]
     computed, steps = [0, 0, 0], 0
