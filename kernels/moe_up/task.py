@@ -30,8 +30,7 @@ def moe_up(a, tile, arena):
     p = first
     while p < end:
         group = dot_group(p - first, end - first)  # pairs that share each weight that is loaded
-        x0 = moe_up_row(a, p, end)
-        at = (x0, moe_up_row(a, p + 1, end), moe_up_row(a, p + 2, end), moe_up_row(a, p + 3, end))
+        at = (moe_up_row(a, p, end), moe_up_row(a, p + 1, end), moe_up_row(a, p + 2, end))
         dot_rows(a.w_gate, gate_at, rows, a.x, at, group, a.k, p > first, arena)
         dot_rows(a.w_up, up_at, rows, a.x, at, group, a.k, p > first, ups)
         for t in range(group):

@@ -1,11 +1,11 @@
-"""Dot products in the project's arithmetic order, for one to four tokens at a time.
+"""Dot products in the project's arithmetic order, for one to three tokens at a time.
 
 The order of y = sum over k of w[k] * x[k]: the 16-element slice number i goes to chain i % 4,
 lane by lane with fused multiply-add; then chains (0 + 1) + (2 + 3), then the lanes (`join_sum`).
 It is the same in every function here, so a row's bits do not depend on the batch.
 
 Weights that come from memory are read row after row, as the prefetcher likes it; a tile's first
-tokens do that (`row_two`, `row_four`). For the tokens behind them the tile is in the cache, and
+tokens do that (`row_two`, `row_three`). For the tokens behind them the tile is in the cache, and
 arithmetic is what takes time: four rows and three tokens share what is loaded (`near_four`).
 """
 
@@ -62,13 +62,12 @@ def row_two(w, w_at, x, at, first, end, chains, out, out_at, last):
 
 
 @body
-def row_four(w, w_at, x, at, first, end, chains, out, out_at, last):
-    """`row_two` for four tokens: `at` [4], `chains` [4 tokens, 4 chains, 16 lanes]."""
-    x0, x1, x2, x3 = at
+def row_three(w, w_at, x, at, first, end, chains, out, out_at, last):
+    """`row_two` for three tokens."""
+    x0, x1, x2 = at
     a0, a1, a2, a3 = get_four(chains, 0, first)
     b0, b1, b2, b3 = get_four(chains, 64, first)
     c0, c1, c2, c3 = get_four(chains, 128, first)
-    d0, d1, d2, d3 = get_four(chains, 192, first)
     whole = end - (end - first) % 64
     for i in range(first, whole, 64):
         w0, w1 = load_weight(w, w_at + i), load_weight(w, w_at + i + 16)
@@ -79,16 +78,12 @@ def row_four(w, w_at, x, at, first, end, chains, out, out_at, last):
         b2, b3 = fma(w2, load_f32(x, x1 + i + 32), b2), fma(w3, load_f32(x, x1 + i + 48), b3)
         c0, c1 = fma(w0, load_f32(x, x2 + i), c0), fma(w1, load_f32(x, x2 + i + 16), c1)
         c2, c3 = fma(w2, load_f32(x, x2 + i + 32), c2), fma(w3, load_f32(x, x2 + i + 48), c3)
-        d0, d1 = fma(w0, load_f32(x, x3 + i), d0), fma(w1, load_f32(x, x3 + i + 16), d1)
-        d2, d3 = fma(w2, load_f32(x, x3 + i + 32), d2), fma(w3, load_f32(x, x3 + i + 48), d3)
     a0, a1, a2 = tail_three(w, w_at, x, x0, whole, end, a0, a1, a2)
     b0, b1, b2 = tail_three(w, w_at, x, x1, whole, end, b0, b1, b2)
     c0, c1, c2 = tail_three(w, w_at, x, x2, whole, end, c0, c1, c2)
-    d0, d1, d2 = tail_three(w, w_at, x, x3, whole, end, d0, d1, d2)
     put_chains(chains, 0, out, out_at, last, a0, a1, a2, a3)
     put_chains(chains, 64, out, out_at + 256, last, b0, b1, b2, b3)
     put_chains(chains, 128, out, out_at + 512, last, c0, c1, c2, c3)
-    put_chains(chains, 192, out, out_at + 768, last, d0, d1, d2, d3)
 
 
 @body
@@ -158,7 +153,7 @@ def near_put(out, at, first, a, b):
 def near_four(w, w_at, x, at, k, first, out, out_at):
     """Four weight rows times three tokens, two of the four chains: those from column `first`, 0 or
     32, on. Each of the 24 sums stays in a register."""
-    x0, x1, x2 = at[0], at[1], at[2]
+    x0, x1, x2 = at
     none = zeros(), zeros(), zeros(), zeros()
     a0, a1, a2 = none, none, none
     b0, b1, b2 = none, none, none
@@ -204,20 +199,18 @@ def near_rows(w, w_at, rows, x, at, k, arena):
 
 @body
 def dot_group(done, tokens):
-    """How many of a tile's tokens come next, of `tokens` when `done` have been: up to four that
+    """How many of a tile's `tokens` come next when `done` have been: first one to three, which
     bring the weights from memory, then threes."""
-    if done > 0:
-        return 3
-    return tokens if tokens < 5 else 2 + (tokens + 1) % 3
+    return 3 if done > 0 else 1 + (tokens - 1) % 3
 
 
 @body
 def dot_rows(w, w_at, rows, x, at, tokens, k, near, arena):
-    """Up to 16 weight rows times up to 4 tokens, before the lanes are joined.
+    """Up to 16 weight rows times up to 3 tokens, before the lanes are joined.
 
-    `at` [4] holds the tokens' first elements in `x`; those behind `tokens` are not read. `near`
+    `at` [3] holds the tokens' first elements in `x`; those behind `tokens` are not read. `near`
     says that there are three and the weights are in the cache: `dot_group` gives such groups.
-    `arena` float32 [4 tokens, 16 rows, 16 lanes] receives the result; behind it lies scratch
+    `arena` float32 [3 tokens, 16 rows, 16 lanes] receives the result; behind it lies scratch
     (12 KB in all: DOT_ARENA of gemm's declaration). Read a token's outputs by
     `join_sums(arena, token * 256)`.
     """
@@ -228,8 +221,6 @@ def dot_rows(w, w_at, rows, x, at, tokens, k, near, arena):
         for r in range(rows):
             dot_one(w, w_at + r * k, x, at[0], k, arena, r * 16)
         return
-    if tokens == 3:
-        at = (at[0], at[1], at[2], at[2])
     part = k if k <= 1536 else 1024  # the tokens' k of a part stay in the nearest cache,
     for r0 in range(0, rows, 8):  # with the chains of eight rows
         for first in range(0, k, part):
@@ -239,13 +230,13 @@ def dot_rows(w, w_at, rows, x, at, tokens, k, near, arena):
                 if tokens == 2:
                     row_two(w, row, x, at, first, end, chains, arena, r * 16, end == k)
                 else:
-                    row_four(w, row, x, at, first, end, chains, arena, r * 16, end == k)
+                    row_three(w, row, x, at, first, end, chains, arena, r * 16, end == k)
 
 
 @body
 def dot_tile(w, w_at, rows, x, x_at, tokens, k, near, arena):
     """`dot_rows` for tokens that lie one after another."""
-    at = (x_at, x_at + k, x_at + 2 * k, x_at + 3 * k)
+    at = (x_at, x_at + k, x_at + 2 * k)
     dot_rows(w, w_at, rows, x, at, tokens, k, near, arena)
 
 
