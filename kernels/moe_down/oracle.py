@@ -4,6 +4,7 @@ import numpy as np
 
 from mkport.declare.case import Case, stored
 from mkport.kernels.gemm.oracle import standalone_bytes
+from mkport.kernels.moe_group.oracle import grouped
 
 SHAPES = {
     "one token, 8 experts": {"tokens": 1, "experts": 16, "top": 8, "n": 128, "k": 96},
@@ -22,23 +23,6 @@ def oracle(t):
         if expert >= 0:
             y[t.pairs[first:end]] = t.act[first:end] @ t.w[expert].T
     return {"y": y}
-
-
-def grouped(rng, tokens, experts, top, only=None, lost=None):
-    """Random choices, sorted as moe_group does: slots [s + 1, 2] and pairs [tokens * top]."""
-    ids = np.stack([rng.permutation(experts)[:top] for _ in range(tokens)])
-    if only is not None:
-        ids[:] = only
-    if lost is not None:
-        ids[lost] = -1
-    order = np.argsort(ids.ravel(), kind="stable")
-    live = order[ids.ravel()[order] >= 0]
-    pairs = np.full(tokens * top, -1, np.int32)
-    pairs[: len(live)] = live
-    found, first = np.unique(ids.ravel()[live], return_index=True)
-    slots = np.full((min(experts, tokens * top) + 1, 2), (-1, len(live)), np.int32)
-    slots[: len(found), 0], slots[: len(found), 1] = found, first
-    return slots, pairs
 
 
 def make(rng, weights, cache, tokens, experts, top, n, k, only=None, lost=None):

@@ -28,6 +28,23 @@ def oracle(t):
     return {"slots": slots, "pairs": pairs}
 
 
+def grouped(rng, tokens, experts, top, only=None, lost=None):
+    """Random choices, sorted, for the ops behind this: slots [s + 1, 2], pairs [tokens * top]."""
+    ids = np.stack([rng.permutation(experts)[:top] for _ in range(tokens)])
+    if only is not None:
+        ids[:] = only
+    if lost is not None:
+        ids[lost] = -1
+    order = np.argsort(ids.ravel(), kind="stable")
+    live = order[ids.ravel()[order] >= 0]
+    pairs = np.full(tokens * top, -1, np.int32)
+    pairs[: len(live)] = live
+    found, first = np.unique(ids.ravel()[live], return_index=True)
+    slots = np.full((min(experts, tokens * top) + 1, 2), (-1, len(live)), np.int32)
+    slots[: len(found), 0], slots[: len(found), 1] = found, first
+    return slots, pairs
+
+
 def make(rng, weights, cache, tokens, rows, experts, k, only=None, lost=()):
     """Random choices; `only`: the one expert of every token; `lost`: rows without experts."""
     ids = np.stack([rng.permutation(experts)[:k] for _ in range(tokens)]).astype(np.int32)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mkport.cli.output import progress
+from mkport.cli.output import in_parts, progress
 
 if TYPE_CHECKING:
     from mkport.engine.decoder import Decoder
@@ -88,14 +88,7 @@ def open_model(
     target_of(machine)
 
     with progress("loading the model", total=1.0) as advance:
-        seen = 0.0
-
-        def report(done: int, tensors: int) -> None:
-            nonlocal seen
-            advance(done / tensors - seen)
-            seen = done / tensors
-
-        return load(model, dtype, report, scan, stack=machine != "cuda")
+        return load(model, dtype, in_parts(advance), scan, stack=machine != "cuda")
 
 
 def open_decoder(

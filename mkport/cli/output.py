@@ -112,3 +112,15 @@ def progress(description: str, total: float | None = None) -> Iterator[Callable[
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(description, total=total)
         yield lambda amount: bar.advance(task, amount)
+
+
+def in_parts(advance: Callable[[float], None]) -> Callable[[int, int], None]:
+    """What moves a bar of total 1 when it is told how many parts are done, of how many in all."""
+    seen = 0.0
+
+    def report(done: int, parts: int) -> None:
+        nonlocal seen
+        advance(done / parts - seen)
+        seen = done / parts
+
+    return report

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mkport.cli.output import JsonFlag, emit, progress
+from mkport.cli.output import JsonFlag, emit, in_parts, progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,17 +56,10 @@ def command(
     if upcycle is None and noise:
         raise UserError("--noise is added to the experts of --upcycle: give that too.")
     with progress("writing the checkpoint", total=1.0) as advance:
-        seen = 0.0
-
-        def report(done: int, tensors: int) -> None:
-            nonlocal seen
-            advance(done / tensors - seen)
-            seen = done / tensors
-
         if upcycle is not None:
-            written = grow(upcycle, out, noise, dtype, seed, report)
+            written = grow(upcycle, out, noise, dtype, seed, in_parts(advance))
         else:
-            written = synthesise(family, size, out, dtype, seed, report)
+            written = synthesise(family, size, out, dtype, seed, in_parts(advance))
     emit(written, as_json, lambda console: _render(written, console))
 
 

@@ -1,58 +1,25 @@
-"""Lookups, norms, rotation, attention, choice of a token: the CUDA source in the host build.
+"""Long rows and attention on the CUDA source, in the host build.
 
-Every op by the law and bit for bit in every form. A program of all these ops serves the default
-tests.
+What holds for every op is in `test_every_op_host.py`.
 """
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mkport.compose.cuda import CudaProgram, compose_cuda
-from mkport.declare.case import Case
 from mkport.library import find_op
 from mkport.testing import check_op
-from mkport.testing.check import Form, as_torch
+from mkport.testing.check import as_torch
 from mkport.testing.cuda_forms import run_solo, run_standalone
 from mkport.testing.parts import load_part
+from tests.cuda.host_ops import program
+from tests.kernels.cases import made
 
 pytestmark = pytest.mark.usefixtures("host")
 
-OPS = (
-    "embed", "select", "rmsnorm", "layernorm", "rope", "attention", "attention_combine", "argmax",
-)  # fmt: skip
 ATTENTION = find_op("attention")
 HEADS: dict[str, Any] = {"heads": 12, "kv_heads": 1, "head_dim": 128, "page": 32}
-
-
-@cache
-def program(dtype: str = "bf16") -> CudaProgram:
-    """All of `OPS` in one file."""
-    return compose_cuda([find_op(name) for name in OPS], dtype, dtype)
-
-
-def made(name: str, **shape: Any) -> Case:
-    """A case as the op's oracle makes it."""
-    oracle = load_part(find_op(name), "oracle")
-    return oracle.make(np.random.default_rng(0), "bf16", "bf16", **shape)
-
-
-@pytest.mark.parametrize("form", ["ported", "solo"])
-@pytest.mark.parametrize("name", OPS)
-def test_an_op_is_lawful_and_has_the_standalone_s_bits(name: str, form: Form) -> None:
-    for verdict in check_op(find_op(name), "host", form, workers=3, program=program()):
-        assert verdict.ok, verdict
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["standalone", "ported", "solo"])
-@pytest.mark.parametrize("name", OPS)
-def test_an_op_with_float32_weights(name: str, form: Form) -> None:
-    given = None if form == "standalone" else program("f32")
-    for verdict in check_op(find_op(name), "host", form, dtype="f32", workers=3, program=given):
-        assert verdict.ok, verdict
 
 
 @pytest.mark.slow
@@ -61,13 +28,13 @@ def test_an_op_with_float32_weights(name: str, form: Form) -> None:
 def test_a_long_row(name: str, k: int) -> None:
     shape = {"tokens": 2, "rows": 2, "k": k} | ({"groups": 1} if name == "rmsnorm" else {})
     shapes = {f"k = {k}": shape}
-    for verdict in check_op(find_op(name), "host", "solo", shapes, program=program()):
+    for verdict in check_op(find_op(name), "host", "solo", shapes, program=program(name)):
         assert verdict.ok, verdict
 
 
 def test_a_group_of_more_queries_than_are_multiplied_at_once() -> None:
     shapes = {"12 queries a key": {"places": [(0, 270), (1, 16)], **HEADS}}
-    for verdict in check_op(ATTENTION, "host", "solo", shapes, program=program()):
+    for verdict in check_op(ATTENTION, "host", "solo", shapes, program=program("attention")):
         assert verdict.ok, verdict
 
 
@@ -78,7 +45,7 @@ def test_attention_has_the_same_bits_in_any_company_and_interleaving() -> None:
     whole = run_standalone(ATTENTION, case, "host")["partial"]
     for seed in range(4):
         case.arrays["count"][0] = live = len(places) - seed
-        got = run_solo(ATTENTION, case, program(), "host", 1 + seed, seed)["partial"]
+        got = run_solo(ATTENTION, case, program("attention"), "host", 1 + seed, seed)["partial"]
         assert got[:live].tobytes() == whole[:live].tobytes()
         assert (got[live:] == 7).all()
 
@@ -100,12 +67,4 @@ def test_attention_inside_every_model_s_step() -> None:
     verdicts = check_op(ATTENTION, "host", "step", workers=2)
     assert len(verdicts) > 3
     for verdict in verdicts:
-        assert verdict.ok, verdict
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bf16", "f32"])
-@pytest.mark.parametrize("name", [name for name in OPS if name != "attention"])
-def test_an_op_inside_every_model_s_step(name: str, dtype: str) -> None:
-    for verdict in check_op(find_op(name), "host", "step", dtype=dtype, workers=3, seed=1):
         assert verdict.ok, verdict

@@ -1,67 +1,35 @@
 """Products with epilogues, routing and experts on the CUDA source, in the host build.
 
-Every op by the law and bit for bit in every form; a token's bits in any company; what does not fit
-or is not there. A program of all these ops serves the default tests.
+A token's bits in any company; what does not fit or is not there. What holds for every op is in
+`test_every_op_host.py`.
 """
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mkport.compose.cuda import CudaProgram, compose_cuda
+from mkport.compose.cuda import compose_cuda
 from mkport.declare.case import Case
 from mkport.library import find_op
 from mkport.machines.host.machine import HostMachine
 from mkport.plan import deal
 from mkport.testing import check_op
-from mkport.testing.check import Form
 from mkport.testing.cuda_forms import run_solo, run_standalone
-from mkport.testing.parts import load_part
 from mkport.verify import verify
+from tests.cuda.host_ops import program
+from tests.kernels.cases import made
 from tests.kernels.moe_chain import OPS as CHAIN_OPS
 from tests.kernels.moe_chain import Sizes, chain, random_arrays
 
 pytestmark = pytest.mark.usefixtures("host")
 
-OPS = (
-    "gemm_silu", "gemm_rope", "topk", "moe_group", "moe_up", "moe_down", "moe_combine",
-)  # fmt: skip
 EXPERTS: dict[str, Any] = {"tokens": 8, "experts": 9, "top": 4, "n": 21, "k": 48}
-
-
-@cache
-def program(dtype: str = "bf16") -> CudaProgram:
-    """All of `OPS` in one file."""
-    return compose_cuda([find_op(name) for name in OPS], dtype, dtype)
-
-
-def made(name: str, dtype: str = "bf16", **shape: Any) -> Case:
-    """A case as the op's oracle makes it."""
-    oracle = load_part(find_op(name), "oracle")
-    return oracle.make(np.random.default_rng(0), dtype, dtype, **shape)
 
 
 def solo(name: str, case: Case, workers: int = 3, seed: int = 0) -> dict[str, np.ndarray]:
     """The outputs of a megakernel of one op."""
-    return run_solo(find_op(name), case, program(), "host", workers, seed)
-
-
-@pytest.mark.parametrize("form", ["ported", "solo"])
-@pytest.mark.parametrize("name", OPS)
-def test_an_op_is_lawful_and_has_the_standalone_s_bits(name: str, form: Form) -> None:
-    for verdict in check_op(find_op(name), "host", form, workers=3, program=program()):
-        assert verdict.ok, verdict
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["standalone", "ported", "solo"])
-@pytest.mark.parametrize("name", OPS)
-def test_an_op_with_float32_weights(name: str, form: Form) -> None:
-    given = None if form == "standalone" else program("f32")
-    for verdict in check_op(find_op(name), "host", form, dtype="f32", workers=3, program=given):
-        assert verdict.ok, verdict
+    return run_solo(find_op(name), case, program(name), "host", workers, seed)
 
 
 @pytest.mark.slow
@@ -73,7 +41,7 @@ def test_more_than_one_slice(name: str, k: int) -> None:
         "gemm_rope": {"tokens": 8, "rows": 7, "heads": 1, "head_dim": 32},
     }.get(name, {"tokens": 8, "experts": 4, "top": 2, "n": 24})
     for verdict in check_op(
-        find_op(name), "host", "solo", {f"k = {k}": {**sizes, "k": k}}, program=program()
+        find_op(name), "host", "solo", {f"k = {k}": {**sizes, "k": k}}, program=program(name)
     ):
         assert verdict.ok, verdict
 

@@ -16,7 +16,6 @@ from mkport.engine.sampling import Sampler
 from mkport.engine.scheduler import Limits
 from mkport.engine.sequence import Copy, Part, Plan, Restore, Save, Sequence
 from mkport.engine.stream import EventStream
-from mkport.engine.synth import byte_tokenizer
 from mkport.engine.text import OutputText
 from mkport.engine.tokenizer import Tokenizer
 from tests.engine.oracle_runner import VOCAB, OracleRunner, Wrong, continued
@@ -138,16 +137,9 @@ class World:
             assert pool.held == 0 and pool.available == pool.pages
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    folder = tmp_path_factory.mktemp("bytes")
-    byte_tokenizer(folder, 288)
-    return Tokenizer.load(folder)
-
-
 @pytest.fixture
-def world(tokenizer: Tokenizer) -> Iterator[Callable[..., World]]:
-    yield partial(World, tokenizer)
+def world(single_bytes: Tokenizer) -> Iterator[Callable[..., World]]:
+    yield partial(World, single_bytes)
 
 
 SIZES = {

@@ -18,7 +18,6 @@ from mkport.engine.sampled import Draw
 from mkport.engine.sampling import Sampler
 from mkport.engine.scheduler import Limits
 from mkport.engine.sequence import Plan
-from mkport.engine.synth import byte_tokenizer
 from mkport.engine.tokenizer import Tokenizer
 from mkport.errors import UserError
 from tests.engine.oracle_runner import VOCAB, OracleRunner, continued
@@ -51,21 +50,14 @@ class Gated(OracleRunner):
         self.closed = True
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    folder = tmp_path_factory.mktemp("bytes")
-    byte_tokenizer(folder, 288)
-    return Tokenizer.load(folder)
-
-
 @pytest.fixture
 def runner() -> Gated:
     return Gated(LIMITS)
 
 
 @pytest.fixture
-def engine(runner: Gated, tokenizer: Tokenizer) -> Iterator[Engine]:
-    made = Engine.over(runner, tokenizer, "oracle", VOCAB, max_waiting=6)
+def engine(runner: Gated, single_bytes: Tokenizer) -> Iterator[Engine]:
+    made = Engine.over(runner, single_bytes, "oracle", VOCAB, max_waiting=6)
     yield made
     runner.gate.release(10_000)
     made.close()

@@ -15,7 +15,7 @@ from mkport.declare.case import Case, from_bf16
 from mkport.library import find_op
 from mkport.testing import check_op
 from mkport.testing.forms import run_ported
-from mkport.testing.parts import load_part
+from tests.kernels.cases import made
 
 Programs = Callable[[str], Program]
 Run = Callable[[str, Case], np.ndarray]
@@ -41,12 +41,6 @@ def run(library_program: Programs) -> Run:
         return outputs[case.outputs[0]]
 
     return run_case
-
-
-def made(name: str, **shape: Any) -> Case:
-    """The op's case of a shape, with bfloat16 weights and cache."""
-    rng = np.random.default_rng(0)
-    return load_part(find_op(name), "oracle").make(rng, "bf16", "bf16", **shape)
 
 
 def batch_of(name: str) -> Case:

@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from mkport.compose import Program
-from mkport.declare.case import Case, from_bf16
+from mkport.declare.case import from_bf16
 from mkport.library import find_op
 from mkport.testing.forms import Outputs, run_ported
 from mkport.testing.law import EPS, measure
 from mkport.testing.parts import load_part
+from tests.kernels.cases import made
 from tests.kernels.moe_chain import Arrays, Sizes, random_arrays, run
 
 Programs = Callable[[str], Program]
@@ -27,11 +28,6 @@ Programs = Callable[[str], Program]
 @pytest.fixture
 def program(library_program: Programs) -> Program:
     return library_program("bf16")
-
-
-def made(name: str, **shape: Any) -> Case:
-    rng = np.random.default_rng(0)
-    return load_part(find_op(name), "oracle").make(rng, "bf16", "bf16", **shape)
 
 
 def chosen(program: Program, z: np.ndarray, k: int, **rule: Any) -> Outputs:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 import socket
 import threading
 import time
@@ -15,6 +14,7 @@ import pytest
 
 from mkport.engine.request import Stats
 from mkport.trace.trace import Trace
+from tests.browser import chromium
 
 OPS = ("rms_norm", "gemm", "attention")
 
@@ -98,20 +98,7 @@ def served() -> Iterator[Served]:
     thread.join()
 
 
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not browser or not driver:
-        pytest.skip("no chromium with chromedriver: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    for switch in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(switch)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield started
-    started.quit()
+session_chromium = pytest.fixture(scope="session", name="chromium")(chromium)
 
 
 class Page:
