@@ -53,7 +53,9 @@ class Calls(Facts):
                 found |= self._callable.get(key, set()) if key is not None else set()
         return found
 
-    def _candidates(self, node: "Node", given: Sequence["Node"], scope: Scope) -> list[Function]:
+    def _candidates(
+        self, node: "Node", given: Sequence["Node"], scope: Scope, caller: Function
+    ) -> list[Function]:
         """The functions of the file that a call may mean."""
         function = node.child_by_field_name("function")
         if function is None or function.type == "lambda_expression":
@@ -64,6 +66,11 @@ class Calls(Facts):
             if key is not None:
                 return list(self._callable.get(key, ()))
         found = self.by_name.get(name, [])
+        if function.type == "field_expression":
+            kind = self._class_of(function.child_by_field_name("argument"), scope)
+            found = [f for f in found if f.owner == kind] or found
+        else:
+            found = self._in_sight(function, found, caller)
         fitting = [f for f in found if f.least <= len(given) <= len(f.params)] or found
         if len(fitting) > 1:
             kinds = [self._kind(c, scope) for c in given]
@@ -72,6 +79,49 @@ class Calls(Facts):
                 if not any(_differ(a, b) for a, (_, _, b) in zip(kinds, f.params, strict=False))
             ] or fitting  # fmt: skip
         return fitting
+
+    def _in_sight(self, callee: "Node", found: list[Function], caller: Function) -> list[Function]:
+        """Which functions of a name a call without an object can mean: methods only from within
+        their class, or with its name in front."""
+        text = self.tree.of(callee).split("(")[0]
+        if "::" in text:
+            kind = self._class_named(re.split(r"::\s*\w+\s*(?:<[^:]*>)?\s*$", text)[0])
+            if kind in self.types and not self._derived(kind):
+                return [f for f in found if f.owner == kind] or found
+            if any(kind in item.namespace for item in self.unit.items):
+                return [f for f in found if not f.owner or f.builds]
+            return found
+        if caller.name == "lambda" or self._derived(caller.owner):
+            return found
+        own = [f for f in found if caller.owner and f.owner == caller.owner]
+        return own or [f for f in found if not f.owner or f.builds]
+
+    def _class_of(self, node: "Node | None", scope: Scope) -> str:
+        """The class of the file that an object is of; "" where that was not followed."""
+        if node is None:
+            return ""
+        if node.type == "parenthesized_expression" and len(node.named_children) == 1:
+            return self._class_of(node.named_children[0], scope)
+        kind = ""
+        if node.type == "identifier":
+            kind = self._kind(node, scope)
+        elif node.type == "call_expression":
+            function = node.child_by_field_name("function")
+            if function is None or function.type in ("field_expression", "lambda_expression"):
+                return ""
+            kind = self._class_named(self.tree.of(function))
+            if kind not in self.types:
+                made = {
+                    self._class_named(self.tree.of(kind_node))
+                    for f in self.by_name.get(self.callee_name(function), [])
+                    if (kind_node := f.node.child_by_field_name("type")) is not None
+                }
+                kind = made.pop() if len(made) == 1 else ""
+        return kind if kind in self.types and not self._derived(kind) else ""
+
+    def _derived(self, kind: str) -> bool:
+        """True for a class with bases: its methods may be theirs."""
+        return kind in self._with_bases
 
     def _kind(self, node: "Node", scope: Scope) -> str:
         key = scope.find(self.tree.of(node)) if node.type == "identifier" else None
@@ -99,7 +149,7 @@ class Calls(Facts):
         values = [self._expression(c, scope, function, control) for c in given]
         if name in known.CASTS and len(given) == 1:
             return values[0]
-        targets = self._candidates(node, given, scope)
+        targets = self._candidates(node, given, scope, function)
         if callee.type == "lambda_expression":
             targets = [self._lambda(callee, scope, function)]
         lambdas = [self._lambdas_in(c, scope, function) for c in given]

@@ -15,6 +15,7 @@ from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.declare import RECORD, Op
 from mkport.errors import UserError
 from mkport.plan import Graph, Schedule, deal
+from mkport.port.compile import include_folders
 from mkport.port.fill.op import OP as FILL
 from mkport.port.finding import Finding
 from mkport.port.geometry import Geometry
@@ -117,7 +118,9 @@ def run_on_gpu(
 
     try:
         module = cupy.RawModule(
-            code=source, options=("--std=c++17",), name_expressions=[kernel.call]
+            code=source,
+            options=("--std=c++17", *(f"-I{folder}" for folder in include_folders())),
+            name_expressions=[kernel.call],
         )
         function = module.get_function(kernel.call)
     except cupy.cuda.compiler.CompileException as error:

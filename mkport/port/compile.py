@@ -47,12 +47,17 @@ class Built:
     version: str
     skipped: str = ""
     findings: tuple[Finding, ...] = ()
+    note: str = ""  # why the original is not among the codes
 
 
-def compile_port(op: Op, kernel: Kernel, original: str, immutable: bool) -> Built:
+def compile_port(
+    op: Op, kernel: Kernel, original: str, immutable: bool, libraries: bool = False
+) -> Built:
     """Compiles the original, the port alone and the port inside a megakernel, and compares.
 
-    `original` holds the file after a line `#line 1`, so that an error's line is the file's.
+    `original` holds the file after a line `#line 1`, so that an error's line is the file's. With
+    `libraries` it includes headers of other releases than it may have been written for: that it
+    does not compile is noted then, and says nothing of the port.
     """
     try:
         compiler = nvrtc()
@@ -60,7 +65,7 @@ def compile_port(op: Op, kernel: Kernel, original: str, immutable: bool) -> Buil
         return Built((), "", str(error))
     version = f"NVRTC {compiler.version[0]}.{compiler.version[1]} for {ARCH}"
     program = compose_cuda([op], "f32", "f32", rows=1)
-    include = _includes()
+    include = include_folders()
     probe = (
         f'\nextern "C" __global__ void __launch_bounds__(256) {PROBE}(const MkBox* box, int tile, '
         f"int ring) {{\n  MkCompute c = {{}};\n  c.ring.base = mk_shared() + MK_FIXED_BYTES;\n"
@@ -69,6 +74,7 @@ def compile_port(op: Op, kernel: Kernel, original: str, immutable: bool) -> Buil
     ).replace(f"struct {op.name}::", f"{op.name}::")
     codes: list[Code] = []
     last = original.partition("\n#line 1\n")[2].count("\n") + 1
+    note = ""
     try:
         first = compiler.compile(
             original, ARCH, f"{kernel.name}.cu",
@@ -76,20 +82,25 @@ def compile_port(op: Op, kernel: Kernel, original: str, immutable: bool) -> Buil
         )  # fmt: skip
         codes.append(_code("the original", first, kernel.name))
     except UserError as error:
-        if missing := _missing_header(str(error)):
-            return Built((), version, f"the header {missing} is not here")
-        return Built((), version, "", (_refused(kernel, "the original", str(error), last),))
+        missing = _missing_header(str(error))
+        refused = _refused(kernel, "the original", str(error), last)
+        if missing:
+            note = f"the original was not compiled: the header {missing} is not here"
+        elif libraries:
+            note = f"the original was not compiled with the headers that are here: {refused.cause}"
+        else:
+            return Built((), version, "", (refused,))
     try:
         whole = compiler.compile(program.source + probe, ARCH, include=include)
     except UserError as error:
         if missing := _missing_header(str(error)):
             return Built(tuple(codes), version, f"the header {missing} is not here")
-        return Built(tuple(codes), version, "", (_refused(kernel, "the port", str(error)),))
+        return Built(tuple(codes), version, "", (_refused(kernel, "the port", str(error)),), note)
     codes += [
         _code("the port alone", whole, PROBE),
         _code("inside a megakernel", whole, "megakernel"),
     ]
-    return Built(tuple(codes), version, "", tuple(_judged(kernel, codes, immutable)))
+    return Built(tuple(codes), version, "", tuple(_judged(kernel, codes, immutable)), note)
 
 
 def _qualified(kernel: Kernel) -> str:
@@ -100,7 +111,7 @@ def _qualified(kernel: Kernel) -> str:
 def _judged(kernel: Kernel, codes: list[Code], immutable: bool) -> list[Finding]:
     found = []
     port = next(code for code in codes if code.what == "the port alone")
-    most = max(code.registers for code in codes[:2])
+    most = max(code.registers for code in codes if code.what != "inside a megakernel")
     if most > MAX_REGISTERS:
         found.append(
             Finding(
@@ -141,7 +152,7 @@ def _refused(kernel: Kernel, what: str, words: str, last: int = 0) -> Finding:
 
 
 def _missing_header(words: str) -> str:
-    found = re.search(r'could not open source file "([^"]+)"', words)
+    found = re.search(r'(?:could not|cannot) open source file "([^"]+)"', words)
     return found[1] if found else ""
 
 
@@ -165,9 +176,7 @@ def disassembler() -> str | None:
         return given
     if found := shutil.which("nvdisasm"):
         return found
-    spec = importlib.util.find_spec("nvidia")
-    roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec else []
-    places = [root / part for root in roots for part in ("cu13/bin", "cuda_nvdisasm/bin")]
+    places = [root / part for root in _wheels() for part in ("cu13/bin", "cuda_nvdisasm/bin")]
     places += [Path(os.environ[name]) / "bin" for name in ("CUDA_PATH", "CUDA_HOME")
                if os.environ.get(name)]  # fmt: skip
     places.append(Path("/usr/local/cuda/bin"))
@@ -196,12 +205,24 @@ def _constant_loads(cubin: bytes, entry: str) -> int:
 
 
 @cache
-def _includes() -> tuple[Path, ...]:
-    """Folders with CUDA's headers, where a toolkit or wheels brought them."""
+def include_folders() -> tuple[Path, ...]:
+    """Folders with CUDA's headers and CUB's, where a toolkit or wheels brought them."""
+    roots = [root / part for root in _wheels() for part in ("cu13/include", "cuda_runtime/include")]
+    roots += [Path(os.environ[name]) / "include" for name in ("CUDA_PATH", "CUDA_HOME")
+              if os.environ.get(name)]  # fmt: skip
+    roots.append(Path("/usr/local/cuda/include"))
+    found = [root for root in roots if (root / "cuda_fp16.h").is_file()]
+    inner = [root / "cccl" for root in roots]
+    inner += [root / "cuda_cccl/include" for root in _wheels()]
+    cupy = importlib.util.find_spec("cupy")
+    for place in (cupy.submodule_search_locations or ()) if cupy else ():
+        bundled = Path(place) / "_core/include/cupy/_cccl"
+        if (bundled / "cub/cub/cub.cuh").is_file():
+            found += [bundled / part for part in ("cub", "libcudacxx", "thrust")]
+    found += [root for root in inner if (root / "cub/cub.cuh").is_file()][:1]
+    return tuple(found)
+
+
+def _wheels() -> list[Path]:
     spec = importlib.util.find_spec("nvidia")
-    roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec else []
-    places = [root / part for root in roots for part in ("cu13/include", "cuda_runtime/include")]
-    places += [Path(os.environ[name]) / "include" for name in ("CUDA_PATH", "CUDA_HOME")
-               if os.environ.get(name)]  # fmt: skip
-    places.append(Path("/usr/local/cuda/include"))
-    return tuple(place for place in places if (place / "cuda_fp16.h").is_file())
+    return [Path(root) for root in (spec.submodule_search_locations or ())] if spec else []

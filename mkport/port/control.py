@@ -249,6 +249,10 @@ class Control:
                 if node.type != "identifier" or self.tree.of(node) not in mine:
                     continue
                 parent = node.parent
+                owners = {f.owner for f in self.u.by_name.get(self.tree.of(node), [])}
+                within = "" in owners or function.owner in owners or "lambda" == function.name
+                if not within and (parent is None or parent.type not in _NAMES):
+                    continue  # a method is not named like this outside of its class
                 while parent is not None and parent.type in _NAMES:
                     node, parent = parent, parent.parent
                 if parent is not None and parent.type == "call_expression":

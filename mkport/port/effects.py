@@ -33,6 +33,28 @@ class Rule:
     cause: str = "`{text}` stands here."
 
 
+LIBRARY_WHY = (
+    "The composed file includes no libraries, and the library's own barriers and thread indices "
+    "would be the megakernel's."
+)
+LIBRARY_FIX = "Write out what is used of it as functions of the file."
+GROUPS_WHY = (
+    "Cooperative groups read the hardware's block, which is the megakernel's, not the task's."
+)
+GROUPS_FIX = (
+    "Use the block, its tiles of 32 threads or fewer (tiled_partition<32>) and what these have, or "
+    "__syncthreads(), __syncwarp() and the __shfl_*_sync functions."
+)
+CUB_FIX = (
+    "Use what there is (BlockReduce, BlockScan, WarpReduce, WarpScan, BlockLoad, BlockStore in "
+    "their default algorithms), or write it out as a function of the file."
+)
+# Libraries of which mkport has a part: code, why not the rest, and what to do.
+PARTS = {
+    "cub": ("MK105", LIBRARY_WHY, CUB_FIX),
+    "cuda": ("MK105", LIBRARY_WHY, LIBRARY_FIX),
+    "cooperative_groups": ("MK157", GROUPS_WHY, GROUPS_FIX),
+}
 RULES = (
     Rule(
         "MK154", r"cudaLaunchDevice|cudaDeviceSynchronize|cudaStreamCreateWithFlags",
@@ -60,18 +82,14 @@ RULES = (
         "Use plain loads, or cp.async with a wait before the end.",
     ),
     Rule(
-        "MK157", r"cooperative_groups|thread_block_tile|tiled_partition|this_thread_block|"
-        r"coalesced_threads|coalesced_group|thread_block|labeled_partition|binary_partition",
-        "Cooperative groups read the hardware's block, which is the megakernel's, not the task's.",
-        "Use __syncthreads(), __syncwarp() and the __shfl_*_sync functions.",
+        "MK157", r"thread_block_tile|tiled_partition|this_thread_block|coalesced_threads|"
+        r"coalesced_group|thread_block|thread_group|labeled_partition|binary_partition",
+        GROUPS_WHY, GROUPS_FIX,
     ),
     Rule(
-        "MK105", r"cub|thrust|cute|cutlass|nvcuda|wmma|curand\w*|cudnn\w*|cublas\w*|torch|at|c10|"
+        "MK105", r"thrust|cute|cutlass|nvcuda|wmma|curand\w*|cudnn\w*|cublas\w*|torch|at|c10|"
         r"cuda_pipeline|__pipeline_\w+|memcpy_async|cufft\w*",
-        "The composed file includes no libraries, and the library's own barriers and thread "
-        "indices would be the megakernel's.",
-        "Write out what is used of it as functions of the file.",
-        cause="`{text}` is a name of a library.",
+        LIBRARY_WHY, LIBRARY_FIX, cause="`{text}` is a name of a library.",
     ),
     Rule(
         "MK158", r"malloc|free|new|delete|alloca|__nv_aligned_device_malloc",
@@ -168,6 +186,7 @@ def effects(unit: Unit, kernel: Kernel, items: Sequence[Item]) -> list[Finding]:
     found: list[Finding] = []
     for item in items:
         found += _names(unit, item)
+        found += library_names(unit, item)
         found += _assembly(unit, item)
         found += _waiting(unit, item)
         found += _atomics(unit, item)
@@ -202,6 +221,42 @@ def _names(unit: Unit, item: Item) -> Iterator[Finding]:
             if rule.code in ("MK157", "MK156", "MK305") and token.text in _own_names(unit):
                 continue
             yield _finding(unit, rule, start + token.start, token.text)
+
+
+def library_names(unit: Unit, item: Item) -> Iterator[Finding]:
+    """Names of a library that are not among the part of it that mkport has."""
+    text = unit.text_of(item)
+    given = [t for t in tokens(text) if not t.blank]
+    aliases = dict(re.findall(r"\bnamespace\s+(\w+)\s*=\s*(?:::\s*)?(\w+)\s*;", unit.text))
+    at = 0
+    while at < len(given):
+        first = given[at]
+        space = aliases.get(first.text, first.text) if first.kind == "name" else ""
+        at += 1
+        if space not in PARTS or at >= len(given) or given[at].text != "::":
+            continue
+        path = [space]
+        while at + 1 < len(given) and given[at].text == "::" and given[at + 1].kind == "name":
+            path.append(given[at + 1].text)
+            at += 2
+        if _declared(unit, path):
+            continue
+        code, why, fix = PARTS[space]
+        name = "::".join(path)
+        if any(re.fullmatch(rule.names, word) and rule.code in ("MK150", "MK153")
+               for rule in RULES for word in path[1:]):  # fmt: skip
+            continue  # these have words of their own
+        rule = Rule(code, "", why, fix, cause="`{text}` is not among what mkport has of a library.")
+        yield _finding(unit, rule, item.outer.start_byte + first.start, name)
+
+
+def _declared(unit: Unit, path: Sequence[str]) -> bool:
+    """True where a namespace's name is one of the text's own; what stands in a class may be."""
+    for item in unit.items:
+        for depth in range(1, len(path)):
+            if item.namespace == tuple(path[:depth]) and path[depth] in item.names:
+                return True
+    return False
 
 
 def _is_use(name: str, after: str) -> bool:

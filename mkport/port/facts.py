@@ -115,6 +115,13 @@ class Facts:
             for name in re.findall(r"(\w+)\s*(?:=[^,]*)?(?:,|>|$)", self.tree.of(node))
         }
         self.types = {n for item in items if item.kind == "type" for n in item.names}
+        self._aliases = self._aliases_of(items)
+        self._with_bases = {
+            name
+            for item in items
+            if item.kind == "type" and next(find(item.node, "base_class_clause"), None) is not None
+            for name in item.names
+        }
         for item in items:
             self._functions_of(item)
         operators = self._operators = [
@@ -185,8 +192,32 @@ class Facts:
             return ""
         if type_node.type == "placeholder_type_specifier":
             return "auto"
-        name = self.tree.of(type_node).split("<")[0].split("::")[-1].strip()
+        name = self._class_named(self.tree.of(type_node))
         return name if name in self.types else "=" if type_node.type == "primitive_type" else ""
+
+    def _aliases_of(self, items: Sequence[Item]) -> dict[str, str]:
+        """Names that stand for a class, at file level and in functions; not those of several."""
+        found: dict[str, str] = {}
+        twice: set[str] = set()
+        for item in items:
+            for node in find(item.node, "alias_declaration", "type_definition"):
+                kind = node.child_by_field_name("type")
+                names = node.children_by_field_name("declarator")
+                names += [n for n in [node.child_by_field_name("name")] if n is not None]
+                for name in names:
+                    text = _plain(self.tree.of(kind)) if kind is not None else ""
+                    if found.setdefault(self.tree.of(name), text) != text:
+                        twice.add(self.tree.of(name))
+        return {name: text for name, text in found.items() if name not in twice}
+
+    def _class_named(self, text: str) -> str:
+        """The plain name of the class that a type's text stands for."""
+        name = _plain(text)
+        for _ in range(8):
+            if self._aliases.get(name, name) == name:
+                break
+            name = self._aliases[name]
+        return name
 
     def _instance(
         self, made: Function, values: Sequence[Value], owner: Value, control: Value
@@ -366,6 +397,17 @@ class Facts:
     def _below(self, control: Value, value: Value) -> Value:
         level = max(control.level, value.level)
         return Value(level, None if level else (0, 0, 0), 1, None, control.memory or value.memory)
+
+
+def _plain(text: str) -> str:
+    """A type's name without template arguments, namespaces and qualifiers."""
+    text = re.sub(r"\b(?:typename|const|struct|class)\b", " ", text)
+    return text.split("<")[0].split("::")[-1].strip() if "::" not in _behind(text) else ""
+
+
+def _behind(text: str) -> str:
+    """What stands behind a type's template arguments: a name in it makes it another type."""
+    return text[text.rindex(">") + 1 :] if ">" in text else ""
 
 
 def _ancestors(node: "Node", top: "Node") -> Iterator["Node"]:

@@ -22,13 +22,13 @@ from mkport.port import check, emit
 from mkport.port import compile as compiling
 from mkport.port.arguments import read_arguments, trials
 from mkport.port.control import Control
-from mkport.port.effects import effects, host_calls
+from mkport.port.effects import effects, host_calls, library_names
 from mkport.port.finding import Finding, RefusedPort
 from mkport.port.geometry import MAX_THREADS, Geometry, Three, geometry
 from mkport.port.kernel import MAX_WORDS, Kernel, parse_instance, read_kernel, too_many
 from mkport.port.lexer import blanked
 from mkport.port.original import NotBuilt
-from mkport.port.preprocess import GPU, Merged, expand, merge, resolve
+from mkport.port.preprocess import DEVICE_PARTS, GPU, Merged, expand, merge, resolve
 from mkport.port.report import Report, Step, Steps, Verdict
 from mkport.port.shared import shared_layout
 from mkport.port.uniform import Uniformity
@@ -123,6 +123,7 @@ class _Port:
         try:
             self._scan()
             self._geometry()
+            self._libraries()
             self._fit()
             self._control()
             self._memory()
@@ -307,6 +308,13 @@ class _Port:
         if self.kernel.arguments:
             step.say(f"instantiated as {self.kernel.call}")
 
+    def _libraries(self) -> None:
+        """What is used of libraries and is not here is said before anything is made of it."""
+        found = [f for item in self.reached for f in library_names(self.analysed, item)]
+        if found:
+            self.steps.found(self.steps.begin("side effects"), found)
+            raise RefusedPort(found[0])
+
     # 3. Does a block fit a worker.
 
     def _fit(self) -> None:
@@ -438,7 +446,7 @@ class _Port:
         self.files = {
             "op.py": emit.op_text(plan),
             "task.cuh": emit.task_text(self.unit, plan),
-            "standalone.cu": self.merged.text,
+            "standalone.cu": self.merged.own(self.merged.text, keep=False),
         }
         before = "\n".join(line for line in self.original.splitlines() if line.strip())
         text = emit.user_section(self.unit, plan)
@@ -467,8 +475,9 @@ class _Port:
             return
         assert self.op is not None
         built = compiling.compile_port(
-            self.op, self.kernel, self._original_for_gpu(), bool(self.request.immutable)
-        )
+            self.op, self.kernel, self._original_for_gpu(), bool(self.request.immutable),
+            bool(self.merged.libraries),
+        )  # fmt: skip
         if built.skipped:
             step.state = machine.state = "skipped"
             step.say(built.skipped)
@@ -477,14 +486,20 @@ class _Port:
             step.say(f"  {code.what}: {code.registers} registers, {spills}")
             constant = "" if code.constant < 0 else f", {code.constant} LDG.CONSTANT"
             machine.say(f"  {code.what}: {code.noncoherent} ld.global.nc{constant}")
+        if built.note:
+            step.say(built.note)
         if built.version:
             step.say(built.version)
         self.steps.found(step, [f for f in built.findings if f.code != "MK170"])
         self.steps.found(machine, [f for f in built.findings if f.code == "MK170"])
 
     def _original_for_gpu(self) -> str:
-        kept = [f"#include <{name}>" for name in self.merged.system if name in emit.HEADERS]
-        return "\n".join([*kept, emit.PRELUDE, "#line 1", self.original])
+        kept = [
+            f"#include <{header}>" for name in dict.fromkeys(self.merged.system)
+            if name in emit.HEADERS or f"<{name}>" in self.merged.libraries
+            for header in DEVICE_PARTS.get(name, (name,))
+        ]  # fmt: skip
+        return "\n".join([*kept, emit.PRELUDE, "#line 1", self.merged.own(self.original)])
 
     # 11. The bits.
 
@@ -655,11 +670,15 @@ class _Port:
         file, line = self.merged.place(finding.line)
 
         def named(found: re.Match[str]) -> str:
-            other, number = self.merged.place(int(found[1]))
-            return f"in line {number}" + (f" of {other}" if other != file else "")
+            there = [self.merged.place(int(n)) for n in re.findall(r"\d+", found[2])]
+            other = "" if all(name == file for name, _ in there) else f" of {there[0][0]}"
+            return f"{found[1]} {', '.join(str(n) for _, n in there)}{other}"
 
-        cause = re.sub(r"\bin line (\d+)", named, finding.cause)
-        return replace(finding, file=file, line=line, cause=cause)
+        lines = re.compile(r"\b(lines?) (\d+(?:, \d+)*)")
+        cause, fix = (lines.sub(named, text) for text in (finding.cause, finding.fix))
+        if finding.code == "MK201" and file in self.merged.libraries:
+            fix = "Put __syncthreads() between two uses of the same storage."
+        return replace(finding, file=file, line=line, cause=cause, fix=fix)
 
     def _replaced(self, line: str, findings: Sequence[Finding]) -> str:
         for before, after in zip(self.steps.findings, findings, strict=True):

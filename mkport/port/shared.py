@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from mkport.port.constants import Constants
 from mkport.port.finding import Finding, RefusedPort
-from mkport.port.kernel import Kernel, Types, template_of
+from mkport.port.kernel import Kernel, template_of
+from mkport.port.layout import Layout, Layouts
 from mkport.port.lexer import replace_names, split_list
 from mkport.port.syntax import declarators, declared, find
 from mkport.port.unit import Item, Unit
@@ -103,18 +104,19 @@ def shared_layout(
                     found.append(SharedArray(label, base, dims, None, -1, function,
                                              tree.line(node), node))  # fmt: skip
                     continue
-                size, exact = _size(unit, bindings, base, dims, text), True
-                if size is None and _open_type(unit, item, bindings, base):
-                    size, exact = _size(unit, bindings, "float4", dims, text), False
-                if size is None:
+                laid, exact = _laid_out(unit, item, bindings, type_node, dims, text), True
+                if laid is None and _open_type(unit, item, bindings, base):
+                    one = _array(unit, bindings, Layout(16, 16), dims, text)
+                    laid, exact = one, False
+                if laid is None:
                     raise RefusedPort(_unknown(unit, node, "has a size that cannot be told: "
                                       f"`{base} {text}`", "Write its type and sizes as numbers, "
                                       "macros or constants of the file."))  # fmt: skip
-                at = -(-at // max(aligned)) * max(aligned)
-                found.append(
-                    SharedArray(label, base, dims, size, at, function, tree.line(node), node, exact)
-                )
-                at += size
+                align = max(*aligned, laid.align)
+                at = -(-at // align) * align
+                found.append(SharedArray(label, base, dims, laid.size, at, function,
+                                         tree.line(node), node, exact))  # fmt: skip
+                at += laid.size
     layout = SharedLayout(tuple(found), at, dynamic or 0)
     placed = [
         array if array.size is not None else _placed(array, layout.dynamic_offset)
@@ -178,22 +180,35 @@ def _head(unit: Unit, node: "Node") -> str:
     return unit.text[node.start_byte : first.start_byte if first is not None else node.end_byte]
 
 
-def _size(unit: Unit, bindings: dict[str, str], base: str, dims: str, text: str) -> int | None:
-    if "(" in text or "=" in text or "&" in text:
+def _laid_out(
+    unit: Unit, item: Item, bindings: dict[str, str], type_node: "Node | None", dims: str, text: str
+) -> Layout | None:
+    """The layout of what a declarator declares."""
+    if type_node is None:
         return None
     if "*" in text.split("[")[0]:
-        base = "void*"
-    size = Types(unit, bindings).size(base)
-    parts = re.findall(r"\[([^\[\]]*)\]", dims)
-    if size is None or re.sub(r"\[[^\[\]]*\]", "", dims).strip():
+        one: Layout | None = Layout(8, 8)
+    elif type_node.child_by_field_name("body") is not None:
+        one = Layouts(unit, item).node(type_node, bindings)
+    else:
+        one = Layouts(unit, item).of(unit.tree.of(type_node), bindings)
+    return None if one is None else _array(unit, bindings, one, dims, text)
+
+
+def _array(
+    unit: Unit, bindings: dict[str, str], one: Layout, dims: str, text: str
+) -> Layout | None:
+    if "(" in text.split("[")[0] or "=" in text or "&" in text:
+        return None
+    if re.sub(r"\[[^\[\]]*\]", "", dims).strip():
         return None
     constants = Constants(unit, bindings)
-    for part in parts:
+    for part in re.findall(r"\[([^\[\]]*)\]", dims):
         value = constants.value(part)
         if value is None or value < 1:
             return None
-        size *= value
-    return size
+        one = one.times(value)
+    return one
 
 
 def _check_single(unit: Unit, items: Sequence[Item], helper: Item, node: "Node") -> None:

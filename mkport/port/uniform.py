@@ -216,6 +216,7 @@ class Uniformity(Expressions):
         value_node = declarator.child_by_field_name("value")
         if declarator.type == "function_declarator":  # or an object made from arguments
             scope.names[key[0]] = key
+            self._types[key] = self._type_of(type_node, "")
             self._join(key, ANY_LANE)
             return
         if value_node is None and declarator.type != "init_declarator":
@@ -233,7 +234,10 @@ class Uniformity(Expressions):
             c.type == "array_declarator" for c in walk(declarator, ("argument_list",))
             if c.end_byte <= (value_node.start_byte if value_node is not None else c.end_byte)
         )  # fmt: skip
-        self._types[key] = kind = self._type_of(type_node, self.tree.of(declarator).split("=")[0])
+        kind = self._type_of(type_node, self.tree.of(declarator).split("=")[0])
+        if kind == "auto":
+            kind = self._class_of(value_node, scope) or kind
+        self._types[key] = kind
         if is_shared:
             self.shared.add(key)
             return

@@ -68,6 +68,13 @@ class Unit:
         return macros(self.text)
 
     @cached_property
+    def constants(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The text's constants by name, as text: those of no class, and those of classes."""
+        from mkport.port.constants import read_constants
+
+        return read_constants(self.tree)
+
+    @cached_property
     def enums(self) -> frozenset[str]:
         """The names of the text's enumerations."""
         found = set()

@@ -1,9 +1,9 @@
 // --block 32
-struct Pair {
-  float a, b;
+struct Flags {
+  unsigned on : 1, level : 7;
 };
-__global__ void swap(float* x) {
-  __shared__ Pair pairs[32];
-  pairs[threadIdx.x].a = x[threadIdx.x];
-  x[threadIdx.x] = pairs[threadIdx.x].a;
+__global__ void swap(unsigned* x) {
+  __shared__ Flags flags[32];
+  flags[threadIdx.x].on = x[threadIdx.x] > 0;
+  x[threadIdx.x] = flags[threadIdx.x].on;
 }

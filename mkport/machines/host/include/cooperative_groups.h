@@ -1,89 +1,131 @@
-// The groups of cooperative_groups.h that end at a block: itself, its warps and their tiles.
-#pragma once
+// The groups of cooperative_groups.h that end at a block: itself, its warps and their tiles. They
+// are written in CUDA's own names, so that an original on a CPU and a ported kernel use this text.
+#ifndef MK_COOPERATIVE_GROUPS
+#define MK_COOPERATIVE_GROUPS
 
 namespace cooperative_groups {
 
 struct thread_block {
-  static void sync(MK_LINE) { __syncthreads(line); }
-  static unsigned thread_rank() {
-    const uint3 t = threadIdx;
-    const dim3 size = blockDim;
-    return (t.z * size.y + t.y) * size.x + t.x;
+  static __device__ __forceinline__ void sync() { __syncthreads(); }
+  static __device__ __forceinline__ unsigned thread_rank() {
+    return (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
   }
-  static unsigned size() {
-    const dim3 size = blockDim;
-    return size.x * size.y * size.z;
+  static __device__ __forceinline__ unsigned size() {
+    return blockDim.x * blockDim.y * blockDim.z;
   }
-  static unsigned num_threads() { return size(); }
-  static dim3 group_index() { return dim3(blockIdx); }
-  static dim3 thread_index() { return dim3(threadIdx); }
-  static dim3 group_dim() { return blockDim; }
+  static __device__ __forceinline__ unsigned num_threads() {
+    return blockDim.x * blockDim.y * blockDim.z;
+  }
+  static __device__ __forceinline__ dim3 group_index() {
+    return dim3(blockIdx.x, blockIdx.y, blockIdx.z);
+  }
+  static __device__ __forceinline__ dim3 thread_index() {
+    return dim3(threadIdx.x, threadIdx.y, threadIdx.z);
+  }
+  static __device__ __forceinline__ dim3 group_dim() {
+    return dim3(blockDim.x, blockDim.y, blockDim.z);
+  }
+  static __device__ __forceinline__ dim3 dim_threads() {
+    return dim3(blockDim.x, blockDim.y, blockDim.z);
+  }
 };
-inline thread_block this_thread_block() { return {}; }
+__device__ __forceinline__ thread_block this_thread_block() { return thread_block(); }
 
 template <unsigned width, class Parent = void>
 struct thread_block_tile {
-  static_assert(width >= 1 && width <= 32 && (width & (width - 1)) == 0, "a tile of a warp");
-  thread_block_tile() = default;
+  static_assert(width >= 1 && width <= 32 && (width & (width - 1)) == 0,
+                "a tile of 1, 2, 4, 8, 16 or 32 threads");
+  unsigned place, count;  // among the tiles of its parent
   template <class Other>
-  thread_block_tile(const thread_block_tile<width, Other>&) {}
-  static unsigned thread_rank() { return mk_lane() & (width - 1); }
-  static constexpr unsigned size() { return width; }
-  static constexpr unsigned num_threads() { return width; }
-  static unsigned meta_group_rank() { return thread_block::thread_rank() / width; }
-  static unsigned meta_group_size() { return (thread_block::size() + width - 1) / width; }
-  static unsigned mask() {
-    return width == 32 ? ~0u : ((1u << width) - 1) << (mk_lane() & ~(width - 1));
+  __device__ __forceinline__ operator thread_block_tile<width, Other>() const {
+    thread_block_tile<width, Other> same;
+    same.place = place, same.count = count;
+    return same;
   }
-  static void sync(MK_LINE) { __syncwarp(mask(), line); }
+  static __device__ __forceinline__ unsigned mk_lane_of() {
+    return ((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x) & 31;
+  }
+  static __device__ __forceinline__ unsigned thread_rank() { return mk_lane_of() & (width - 1); }
+  static __device__ __forceinline__ constexpr unsigned size() { return width; }
+  static __device__ __forceinline__ constexpr unsigned num_threads() { return width; }
+  __device__ __forceinline__ unsigned meta_group_rank() const { return place; }
+  __device__ __forceinline__ unsigned meta_group_size() const { return count; }
+  static __device__ __forceinline__ unsigned mk_mask() {
+    return width == 32 ? 0xffffffffu
+                       : ((1u << (width & 31)) - 1) << (mk_lane_of() & ~(width - 1));
+  }
+  static __device__ __forceinline__ void sync() { __syncwarp(mk_mask()); }
   template <class T>
-  static T shfl(T x, int from, MK_LINE) {
-    return __shfl_sync(mask(), x, from, width, line);
+  __device__ __forceinline__ T shfl(T x, int from) const {
+    return __shfl_sync(mk_mask(), x, from, width);
   }
   template <class T>
-  static T shfl_down(T x, unsigned by, MK_LINE) {
-    return __shfl_down_sync(mask(), x, by, width, line);
+  __device__ __forceinline__ T shfl_down(T x, unsigned by) const {
+    return __shfl_down_sync(mk_mask(), x, by, width);
   }
   template <class T>
-  static T shfl_up(T x, unsigned by, MK_LINE) {
-    return __shfl_up_sync(mask(), x, by, width, line);
+  __device__ __forceinline__ T shfl_up(T x, unsigned by) const {
+    return __shfl_up_sync(mk_mask(), x, by, width);
   }
   template <class T>
-  static T shfl_xor(T x, unsigned with, MK_LINE) {
-    return __shfl_xor_sync(mask(), x, with, width, line);
+  __device__ __forceinline__ T shfl_xor(T x, unsigned with) const {
+    return __shfl_xor_sync(mk_mask(), x, with, width);
   }
-  static unsigned ballot(int p, MK_LINE) {
-    const unsigned all = __ballot_sync(mask(), p, line);
-    return width == 32 ? all : all >> (mk_lane() & ~(width - 1)) & ((1u << width) - 1);
+  __device__ __forceinline__ unsigned mk_own(unsigned lanes) const {
+    return width == 32 ? lanes
+                       : lanes >> (mk_lane_of() & ~(width - 1)) & ((1u << (width & 31)) - 1);
   }
-  static int any(int p, MK_LINE) { return __any_sync(mask(), p, line); }
-  static int all(int p, MK_LINE) { return __all_sync(mask(), p, line); }
+  __device__ __forceinline__ unsigned ballot(int p) const {
+    return mk_own(__ballot_sync(mk_mask(), p));
+  }
+  __device__ __forceinline__ int any(int p) const { return __any_sync(mk_mask(), p); }
+  __device__ __forceinline__ int all(int p) const { return __all_sync(mk_mask(), p); }
+  template <class T>
+  __device__ __forceinline__ unsigned match_any(T x) const {
+    return mk_own(__match_any_sync(mk_mask(), x));
+  }
 };
 template <unsigned width, class Parent>
-thread_block_tile<width, Parent> tiled_partition(const Parent&) {
-  return {};
+__device__ __forceinline__ thread_block_tile<width, Parent> tiled_partition(const Parent& parent) {
+  thread_block_tile<width, Parent> tile;
+  tile.place = parent.thread_rank() / width;
+  tile.count = (parent.size() + width - 1) / width;
+  return tile;
 }
 
 template <class T>
 struct plus {
-  T operator()(T x, T y) const { return x + y; }
+  __device__ __forceinline__ T operator()(T a, T b) const { return a + b; }
 };
 template <class T>
 struct greater {
-  T operator()(T x, T y) const { return x > y ? x : y; }
+  __device__ __forceinline__ T operator()(T a, T b) const { return a < b ? b : a; }
 };
 template <class T>
 struct less {
-  T operator()(T x, T y) const { return x < y ? x : y; }
+  __device__ __forceinline__ T operator()(T a, T b) const { return b < a ? b : a; }
 };
-template <class Group, class T, class Join>
-T reduce(const Group& group, T x, Join join) {
-  for (int by = group.size() / 2; by; by /= 2) x = join(x, group.shfl_xor(x, by));
+template <class T>
+struct bit_and {
+  __device__ __forceinline__ T operator()(T a, T b) const { return a & b; }
+};
+template <class T>
+struct bit_or {
+  __device__ __forceinline__ T operator()(T a, T b) const { return a | b; }
+};
+template <class T>
+struct bit_xor {
+  __device__ __forceinline__ T operator()(T a, T b) const { return a ^ b; }
+};
+template <unsigned width, class Parent, class T, class Join>
+__device__ __forceinline__ T reduce(const thread_block_tile<width, Parent>& tile, T x, Join join) {
+  for (unsigned with = width / 2; with > 0; with /= 2) x = join(x, tile.shfl_xor(x, with));
   return x;
 }
 template <class Group>
-void sync(const Group& group, MK_LINE) {
-  group.sync(line);
+__device__ __forceinline__ void sync(const Group& group) {
+  group.sync();
 }
 
 }  // namespace cooperative_groups
+#endif
