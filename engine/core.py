@@ -1,13 +1,17 @@
 """The loop's one round: plan, run, commit; then each wanted row of logits becomes a token, its text
 and an event. It has no thread and no queue of its own: `loop` drives it.
 
+A runner that runs ahead has the next step under way before the host has looked at this one. A
+sequence whose next token the machine chooses takes part in it; one whose token takes the host sits
+it out; what it computed for a sequence that has ended meanwhile is dropped.
+
 A mistake in one row (logits that are not finite, constraints that leave no token) ends that choice
 alone.
 """
 
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import numpy as np
@@ -16,10 +20,10 @@ from mkport.engine.grammar import Matcher
 from mkport.engine.logprobs import prompt_logprobs, token_logprob
 from mkport.engine.request import Accepted, Event, Reason, Sampling, Stats, TokenLogprob
 from mkport.engine.runner import Ran, Runner, StepFailed
-from mkport.engine.sampled import GREEDY, Draw
+from mkport.engine.sampled import GREEDY, HOST, Draw
 from mkport.engine.sampling import NotFinite, RowError, Sampler
 from mkport.engine.scheduler import Scheduler
-from mkport.engine.sequence import Part, State
+from mkport.engine.sequence import PENDING, Part, Plan, State
 from mkport.engine.sequence import Sequence as Tokens
 from mkport.engine.stream import EventStream, wake
 from mkport.engine.text import OutputText
@@ -49,6 +53,21 @@ class Choice:
         return Draw(sampler.sampling.temperature, sampler.seed, sampler.choice)
 
 
+@dataclass(frozen=True)
+class Flight:
+    """A step that was launched and has not landed."""
+
+    plan: Plan
+    ran: Ran
+    draws: list[Draw | None]  # of the wanted rows; None: the host chooses
+    done: list[bool]  # [parts] whether the last row of a part tells the sequence's next token
+    pending: dict[Tokens, int]  # the place in a sequence that its token will have
+
+    def holds(self, tokens: Tokens) -> bool:
+        """Whether a sequence is in it."""
+        return any(part.sequence is tokens for part in self.plan.parts)
+
+
 @dataclass(eq=False)
 class Job:
     """A request that the engine has accepted."""
@@ -73,6 +92,8 @@ class Core:
         self._eos = frozenset(eos)
         self._choices: dict[Tokens, tuple[Job, Choice]] = {}
         self._order = count()
+        self._flights: list[Flight] = []  # the oldest first
+        self._planned = Plan()  # the last one
         self._told: dict[EventStream, None] = {}  # since the last wake
 
     def add(self, job: Job) -> None:
@@ -94,22 +115,71 @@ class Core:
 
     def step(self) -> list[Job]:
         """One round; returns the jobs that began to run in it. There is something to run."""
-        plan = self.scheduler.plan()
-        traced, self.wants_trace = self.wants_trace, False
+        begun: list[Job] = []
         try:
-            ran = self.runner.run(plan, self._draws(plan.parts), traced)
+            while len(self._flights) <= self.runner.ahead and (
+                not self._flights or self.scheduler.wants
+            ):
+                if not self._launch():
+                    break
+            flight = self._flights[0]
+            flight.ran.arrive()
         except StepFailed as error:
-            return self._failed(plan.parts, str(error))
-        if traced:
-            self.trace = self.runner.trace()
-        self.scheduler.commit(plan)
+            return self._failed(str(error))
+        del self._flights[0]
+        self.scheduler.commit(flight.plan)
         self.steps += 1
-        self.step_tokens = plan.tokens
-        begun = self._take(plan.parts, ran)
+        self.step_tokens = flight.plan.tokens
+        begun = self._take(flight)
         self._wake()
         if not self.scheduler.busy:
             self.scheduler.check_idle()
         return begun
+
+    def _launch(self) -> bool:
+        """Plans a step and has it run; False when there is none to run behind another."""
+        plan = self.scheduler.plan(behind=bool(self._flights))
+        if self._flights and not (plan.parts or plan.moves):
+            return False
+        draws = self._draws(plan.parts)
+        traced, self.wants_trace = self.wants_trace, False
+        self._planned = plan
+        ran = self.runner.run(plan, [draw or HOST for draw in draws], traced)
+        if traced:
+            self.trace = self.runner.trace()
+        self.scheduler.launch(plan)
+        done = [part.sequence.remaining == 0 for part in plan.parts]
+        flight = Flight(plan, ran, draws, done, {})
+        self._flights.append(flight)
+        if self.runner.ahead:
+            self._go_on(flight)
+        return True
+
+    def _go_on(self, flight: Flight) -> None:
+        """Sequences that surely have a further token, chosen by the machine, need not wait."""
+        row = 0
+        for part, done in zip(flight.plan.parts, flight.done, strict=True):
+            row += part.wanted
+            if not done or not part.wanted or flight.draws[row - 1] is None:
+                continue
+            tokens = part.sequence
+            job, _ = self._choices[tokens]
+            known = len(tokens.tokens)
+            if known - tokens.prompt + 1 < job.sampling.max_tokens and (
+                known + 1 < self.runner.limits.context
+            ):
+                flight.pending[tokens] = known
+                tokens.tokens.append(PENDING)
+
+    def settle(self) -> None:
+        """Waits for steps that are under way for nobody any more. Every job has ended."""
+        while self._flights:
+            flight = self._flights.pop(0)
+            try:
+                flight.ran.arrive()
+            except StepFailed:
+                _log.exception("a step that nobody waited for did not end")
+            self._take(flight)
 
     def stats(self) -> Stats:
         """Counters and gauges. Other threads may read them too: each is right, if not all at one
@@ -133,46 +203,65 @@ class Core:
         """Ends every job with an error: the runner is of no use any more."""
         for job in self.jobs:
             for choice in job.choices:
-                if choice.tokens.state is not State.ENDED:
+                if choice.tokens in self._choices:
                     choice.tokens.state = State.ENDED
                     self._tell(job, Event(choice.index, reason="error", error=message))
         self._choices.clear()
+        self._flights.clear()
         self._wake()
 
-    def _draws(self, parts: Sequence[Part]) -> list[Draw]:
-        """How the token of each wanted row is chosen."""
-        draws: list[Draw] = []
+    def _draws(self, parts: Sequence[Part]) -> list[Draw | None]:
+        """How the token of each wanted row is chosen; None: by the host."""
+        draws: list[Draw | None] = []
         for part in parts:
             if part.wanted:
-                draws += [GREEDY] * (part.wanted - 1)
-                draws.append(self._choices[part.sequence][1].draw or GREEDY)
+                job, choice = self._choices[part.sequence]
+                draws += [HOST] * (part.wanted - 1)
+                draw = choice.draw
+                looked = part.sequence.all_logits or job.sampling.logprobs is not None
+                draws.append(replace(draw, looked=True) if draw is not None and looked else draw)
         return draws
 
-    def _take(self, parts: Sequence[Part], ran: Ran) -> list[Job]:
+    def _take(self, flight: Flight) -> list[Job]:
         """What a step's rows mean for each sequence that ran in it; the jobs that it began."""
         begun: list[Job] = []
         row = 0
-        for part in parts:
-            job, choice = self._choices[part.sequence]
+        for part, done in zip(flight.plan.parts, flight.done, strict=True):
+            row += part.wanted
+            tokens = part.sequence
+            if tokens.over:  # it ended while this step was under way
+                if not self._in_flight(tokens):
+                    self.scheduler.end(tokens)
+                continue
+            if tokens not in self._choices:
+                continue
+            job, choice = self._choices[tokens]
             if job.queued:
                 job.queued = False
                 begun.append(job)
-            row += part.wanted
-            if part.sequence.all_logits and part.start < part.sequence.prompt:
-                self._take_prompt(job, part, ran.logits[row - part.wanted : row])
-            if part.sequence.remaining or part.sequence.state is State.ENDED:
+            if tokens.all_logits and part.start < tokens.prompt:
+                self._take_prompt(job, part, flight.ran.logits[row - part.wanted : row])
+            if not done or tokens not in self._choices:
                 continue
             self._accept(job, choice)
             if job.sampling.max_tokens:
-                self._sample(job, choice, ran, row - 1)
+                self._sample(job, choice, flight, part, row - 1)
             else:
                 self._end(job, choice, "length")
         return begun
 
-    def _failed(self, parts: Sequence[Part], message: str) -> list[Job]:
-        """A step did not end: so do its sequences, and nothing that they share is trusted."""
+    def _failed(self, message: str) -> list[Job]:
+        """A step did not end: so do its sequences and those of the step behind it, and nothing that
+        they share is trusted."""
         begun: list[Job] = []
-        for part in parts:
+        plans = [flight.plan for flight in self._flights]
+        plans += [] if any(plan is self._planned for plan in plans) else [self._planned]
+        self._flights.clear()
+        for part in (part for plan in plans for part in plan.parts):
+            if part.sequence.over and part.sequence.state is not State.ENDED:
+                self.scheduler.end(part.sequence)
+            if part.sequence not in self._choices:
+                continue
             job, choice = self._choices[part.sequence]
             begun += [job] if job.queued else []
             job.queued = False
@@ -201,14 +290,14 @@ class Core:
         except RowError as error:
             self._end_all(job, "error", str(error))
 
-    def _sample(self, job: Job, choice: Choice, ran: Ran, row: int) -> None:
+    def _sample(self, job: Job, choice: Choice, flight: Flight, part: Part, row: int) -> None:
         """A choice's next token, from its row; one that gives none ends the choice."""
-        position, top = choice.tokens.computed - 1, job.sampling.logprobs
+        position, top = part.start + part.count - 1, job.sampling.logprobs
         logprobs: tuple[TokenLogprob, ...] = ()
         try:
-            token = self._chosen(choice, ran, row, position)
+            token = self._chosen(choice, flight, row, position)
             if top is not None:
-                logprobs = (token_logprob(ran.logits[row], token, top, position),)
+                logprobs = (token_logprob(flight.ran.logits[row], token, top, position),)
             event = self._said(job, choice, token, logprobs)
         except RowError as error:
             self._end(job, choice, "error", str(error))
@@ -218,18 +307,20 @@ class Core:
             self._end(job, choice, "error", f"No token could be chosen: {error!r}")
             return
         self.generation_tokens += 1
-        if event.reason is None:
-            choice.tokens.tokens.append(token)
-        else:
+        if event.reason is not None:
             self._forget(choice)
+        elif choice.tokens in flight.pending:
+            choice.tokens.tokens[flight.pending[choice.tokens]] = token
+        else:
+            choice.tokens.tokens.append(token)
         self._tell(job, event)
 
-    def _chosen(self, choice: Choice, ran: Ran, row: int, position: int) -> int:
+    def _chosen(self, choice: Choice, flight: Flight, row: int, position: int) -> int:
         """The machine's choice where it was told how, else one from the logits. Raises RowError."""
-        if choice.draw is None:
+        if flight.draws[row] is None:
             mask = choice.matcher.mask() if choice.matcher else None
-            return choice.sampler.choose(ran.logits[row], mask, position)
-        token = int(ran.choices[row])
+            return choice.sampler.choose(flight.ran.logits[row], mask, position)
+        token = int(flight.ran.choices[row])
         if token < 0:
             raise NotFinite(position)
         choice.sampler.accept(token)
@@ -251,7 +342,7 @@ class Core:
             reason = "stop"
         elif (
             choice.sampler.produced >= s.max_tokens
-            or len(choice.tokens.tokens) + 1 >= self.runner.limits.context
+            or choice.tokens.prompt + choice.sampler.produced >= self.runner.limits.context
         ):
             reason = "length"
         if reason is not None:
@@ -260,7 +351,7 @@ class Core:
 
     def _end_all(self, job: Job, reason: Reason, error: str = "") -> None:
         for choice in job.choices:
-            if choice.tokens.state is not State.ENDED:
+            if choice.tokens in self._choices:
                 self._end(job, choice, reason, error)
 
     def _end(self, job: Job, choice: Choice, reason: Reason, error: str = "") -> None:
@@ -269,8 +360,15 @@ class Core:
         self._tell(job, Event(choice.index, text, reason=reason, error=error))
 
     def _forget(self, choice: Choice) -> None:
-        self.scheduler.end(choice.tokens)
+        """A choice is over: its pages are given back once no step uses them."""
+        if self._in_flight(choice.tokens):
+            choice.tokens.over = True
+        else:
+            self.scheduler.end(choice.tokens)
         del self._choices[choice.tokens]
+
+    def _in_flight(self, tokens: Tokens) -> bool:
+        return any(flight.holds(tokens) for flight in self._flights)
 
     def _tell(self, job: Job, event: Event) -> None:
         job.stream.put(event)

@@ -51,7 +51,7 @@ class Holdings:
                 if page != NONE:
                     pool.hold(page)
         sequence.tables = tables
-        sequence.computed = sequence.cached = computed
+        sequence.computed = sequence.cached = sequence.landed = computed
         sequence.block, sequence.entered = (blocks[-1] if blocks else None), len(blocks)
         return True
 
@@ -77,7 +77,7 @@ class Holdings:
             table.append(pool.take())
             copies.append(Copy(number, donor.tables[number][last], table[-1]))
         sequence.tables = tables
-        sequence.computed = sequence.cached = sequence.prompt - 1
+        sequence.computed = sequence.cached = sequence.landed = sequence.prompt - 1
         return copies
 
     def room(self, sequence: Sequence, count: int) -> int:
@@ -97,22 +97,22 @@ class Holdings:
         return new
 
     def enter(self, sequence: Sequence) -> None:
-        """Its blocks that are full of computed tokens enter the prefix cache."""
+        """Its blocks that are full of landed tokens enter the prefix cache."""
         if not self.cached:
             return
         block = sequence.block
         if block is None or not block.live:  # the cache has forgotten it
             block, sequence.entered = self.cache.root, 0
-        while (end := (sequence.entered + 1) * self.page) <= sequence.computed:
+        while (end := (sequence.entered + 1) * self.page) <= sequence.landed:
             pages = [table[sequence.entered] for table in sequence.tables]
             block = self.cache.enter(block, sequence.tokens[end - self.page : end], pages)
             sequence.entered += 1
         sequence.block = block
 
     def slide(self, sequence: Sequence) -> None:
-        """Releases the pages that no token from `computed` on sees."""
+        """Releases the pages that no token from `landed` on sees."""
         for pool, table in zip(self.pools, sequence.tables, strict=True):
-            first = end = min(self.cache.first_seen(pool, sequence.computed), len(table))
+            first = end = min(self.cache.first_seen(pool, sequence.landed), len(table))
             while first and table[first - 1] != NONE:
                 first -= 1
             for block in range(first, end):

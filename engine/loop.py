@@ -74,6 +74,7 @@ class Loop:
             self._read(wait=False)
             for job in core.jobs:
                 core.cancel(job)
+            core.settle()
             core.scheduler.check_idle()
             self._end("closed", "The engine is closed.")
         except BaseException as error:

@@ -77,6 +77,7 @@ class PrefixCache:
         `parent` is live. A pool in which the block is known already keeps the page it has.
         """
         assert len(tokens) == self.page, "a block enters the cache when it is full"
+        assert min(tokens) >= 0, "a block enters the cache when its tokens are known"
         key = tuple(tokens)
         block = parent.children.get(key)
         if block is None:

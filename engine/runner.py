@@ -30,17 +30,23 @@ class StepFailed(RuntimeError):
     """A step did not end: what its sequences have in the cache is unknown, later steps may run."""
 
 
-@dataclass
+def _nothing() -> None:
+    """It is there already."""
+
+
+@dataclass(eq=False)
 class Ran:
-    """What a step gave for its wanted rows, in the order of the parts; the next step takes it
-    away."""
+    """What a step gives for its wanted rows, in the order of the parts; the next step takes it
+    away, from a runner that runs ahead the one behind the next."""
 
     choices: np.ndarray  # int32 [wanted], as asked for; -1 where logits are not finite
     read: Callable[[], np.ndarray]
+    arrive: Callable[[], object] = _nothing  # waits until it is there. Raises StepFailed
 
     @cached_property
     def logits(self) -> np.ndarray:
-        """Float32 [wanted, vocabulary]: from a device they are fetched when they are looked at."""
+        """Float32 [wanted, vocabulary]: from a device they are fetched when they are looked at, and
+        from a runner that runs ahead only those are right whose `Draw` says that they are."""
         return self.read()
 
 
@@ -49,13 +55,15 @@ class Runner(Protocol):
 
     limits: Limits
     workers: int
+    ahead: int  # steps that may be run before the results of the one before have arrived
 
     def run(self, plan: Plan, draws: Sequence[Draw], trace: bool = False) -> Ran:
         """Does a plan's moves in order, enters its entries, runs its parts; `draws` says how each
         wanted row's token is chosen.
 
         A `Save` leaves the contents in its sequence's `saved`, a `Restore` takes them from there.
-        Raises StepFailed.
+        A runner that runs ahead returns before the step has ended; a token that is PENDING is then
+        the one that its sequence's last wanted row chose. Raises StepFailed.
         """
         ...
 
@@ -96,7 +104,7 @@ class StepRunner:
         workers: int | None = None,
         target: Target = CPU,
     ) -> None:
-        self.limits = limits
+        self.limits, self.ahead = limits, 0
         self.workers = target.workers() if workers is None else workers
         most = limits.sequences + limits.prompt_logits
         shapes = [replace(shape, rows=w, logits=min(w, most)) for w in widths]

@@ -4,6 +4,7 @@ top-p, grammars) needs the logits on the host."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,16 +19,22 @@ class Draw:
     temperature: float = 0.0
     seed: int = 0  # int64
     choice: int = 0  # which of a request's choices
+    looked: bool = False  # the host looks at the row's logits too
 
 
 GREEDY = Draw()
+HOST = Draw(looked=True)  # the host chooses, from the logits
 
 
 def words_of(draws: Sequence[Draw]) -> np.ndarray:
     """The `sampling` words of the op `sample`, a row a draw: int32 [rows, 4], the temperature's
     float32 bits, the seed's low and high half, the choice."""
-    words = np.zeros((len(draws), WORDS), np.uint32)
-    for row, draw in zip(words, draws, strict=True):
-        low, high = key_of(draw.seed)
-        row[:] = np.float32(draw.temperature).view(np.uint32), low, high, draw.choice
-    return words.view(np.int32)
+    if all(draw is GREEDY for draw in draws):
+        return np.zeros((len(draws), WORDS), np.int32)
+    return np.array([_words_of(draw) for draw in draws], np.uint32).view(np.int32)
+
+
+@lru_cache(maxsize=1024)
+def _words_of(draw: Draw) -> tuple[int, ...]:
+    bits = int(np.float32(draw.temperature).view(np.uint32))
+    return (bits, *key_of(draw.seed), draw.choice)

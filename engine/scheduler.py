@@ -2,7 +2,8 @@
 
 Nothing here touches memory, logits or clients, so it is tested without a model. One step is
 `plan`, the run of that plan, `commit`; pages that a planned step reads are given away by `commit`
-or later, never before. Order of arrival decides: who came first is served first and preempted last,
+or later, never before. A machine that runs ahead has the next step planned between `launch` and
+`commit`. Order of arrival decides: who came first is served first and preempted last,
 so the oldest can always go on, and everybody becomes the oldest in time.
 """
 
@@ -70,10 +71,17 @@ class Scheduler:
         assert 0 < sequence.prompt == len(sequence.tokens) <= self.limits.context
         insort(self.waiting, sequence, key=_order)
 
-    def plan(self) -> Plan:
-        """The next step, empty when nothing is left. Asserts that it brings somebody forward."""
+    @property
+    def wants(self) -> bool:
+        """Whether anybody has a token to run, or is not running yet."""
+        left = any(sequence.remaining > 0 for sequence in self.running)
+        return left or bool(self.preempted or self.waiting)
+
+    def plan(self, behind: bool = False) -> Plan:
+        """The next step, empty when nothing is left. Asserts that it brings somebody forward,
+        unless it comes `behind` a step that was launched and not committed."""
         plan = Plan()
-        decoding = sum(sequence.remaining == 1 for sequence in self.running)
+        decoding = sum(sequence.remaining <= 1 for sequence in self.running)
         chunk, rows = self.limits.mixed_chunk if decoding else self.limits.chunk, self.limits.rows
         budget = _Budget(chunk, rows, min(chunk, rows - decoding), self.limits.prompt_logits)
         at = 0
@@ -86,19 +94,27 @@ class Scheduler:
             at += 1
         if not plan.moves:
             self._admit(plan, budget)
-        assert plan.parts or not self.busy, "nobody can go on"
+        assert plan.parts or behind or not self.busy, "nobody can go on"
         return plan
+
+    def launch(self, plan: Plan) -> None:
+        """The planned step is under way: the next one may be planned before it is committed."""
+        for part in plan.parts:
+            part.sequence.computed = part.start + part.count
 
     def commit(self, plan: Plan) -> None:
         """The planned step has completed: full blocks enter the prefix cache, and pages that no
         later token of their sequence sees are released."""
         for part in plan.parts:
-            part.sequence.computed += part.count
-            self.holdings.enter(part.sequence)
-            self.holdings.slide(part.sequence)
+            sequence, end = part.sequence, part.start + part.count
+            sequence.computed, sequence.landed = max(sequence.computed, end), end
+            if sequence.state is State.RUNNING and not sequence.over:
+                self.holdings.enter(sequence)
+                self.holdings.slide(sequence)
 
     def end(self, sequence: Sequence) -> None:
-        """A sequence is over, in whatever state it is; never between `plan` and `commit`."""
+        """A sequence is over, in whatever state it is; never while a plan that it is in has not
+        been committed."""
         if sequence.state is State.WAITING:
             self.waiting.remove(sequence)
         elif sequence.state is State.PREEMPTED:
@@ -129,7 +145,7 @@ class Scheduler:
 
     def _wants(self, sequence: Sequence, budget: _Budget) -> int:
         """How many tokens the sequence would run if there were pages for all."""
-        start, count = sequence.computed, min(sequence.remaining, budget.rows)
+        start, count = sequence.computed, min(max(sequence.remaining, 0), budget.rows)
         if sequence.remaining > 1:
             count = min(count, budget.chunk - start % budget.chunk)
             if count > budget.tokens:

@@ -9,6 +9,8 @@ from typing import Any
 
 from mkport.engine.prefix import NONE, Block
 
+PENDING = -1  # a token that the machine knows, and the host not yet
+
 
 class State(Enum):
     """Where a sequence is in its life."""
@@ -30,7 +32,10 @@ class Sequence:
     leader: "Sequence | None" = None  # runs the prompt that this one shares
 
     state: State = State.WAITING
-    computed: int = 0  # tokens whose keys and values are in its pages
+    computed: int = 0  # tokens whose keys and values are in its pages, or will be when the steps
+    # that were launched have landed
+    landed: int = 0  # of them, those that are there
+    over: bool = False  # ends when the step that it is in has landed
     row: int = NONE  # of the page tables
     tables: list[list[int]] = field(default_factory=list)  # [pool][block] page; NONE: behind window
     block: Block | None = None  # the last block of it that is in the prefix cache
@@ -42,7 +47,7 @@ class Sequence:
     @property
     def remaining(self) -> int:
         """Known tokens that have not been run."""
-        return len(self.tokens) - self.computed
+        return 0 if self.over else len(self.tokens) - self.computed
 
 
 @dataclass(frozen=True)

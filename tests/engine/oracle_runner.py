@@ -12,7 +12,7 @@ from mkport.engine.prefix import NONE
 from mkport.engine.runner import Ran
 from mkport.engine.sampled import Draw
 from mkport.engine.scheduler import Limits
-from mkport.engine.sequence import Copy, Part, Plan, Restore, Save, Sequence
+from mkport.engine.sequence import PENDING, Copy, Part, Plan, Restore, Save, Sequence
 from mkport.trace import Trace
 
 VOCAB = 64
@@ -50,7 +50,7 @@ def continued(prompt: list[int], tokens: int) -> list[int]:
 class OracleRunner:
     """Memory of canaries, [pool][page, slot], and page tables like a machine's."""
 
-    workers = 1
+    workers, ahead = 1, 0
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -68,6 +68,7 @@ class OracleRunner:
         for pool, row, block, page in plan.entries:
             assert 0 <= page < len(self.memory[pool])
             self.tables[pool][row, block] = page
+        self.fill(plan)
         read: dict[Sequence, list[int]] = {}
         for part in reversed(plan.parts):
             self._extend_hashes(part)
@@ -82,6 +83,13 @@ class OracleRunner:
         chosen = np.array([next_token(state) for state in states], np.int32)
         logits = np.zeros((len(states), VOCAB), np.float32)
         logits[np.arange(len(states)), chosen] = 1.0
+        return self.ran(plan, chosen, logits, draws)
+
+    def fill(self, plan: Plan) -> None:
+        """Puts in what the host does not know yet: here it knows everything."""
+
+    def ran(self, plan: Plan, chosen: np.ndarray, logits: np.ndarray, draws: Of[Draw]) -> Ran:
+        """The results, at once."""
         return Ran(chosen, lambda: logits)
 
     def trace(self) -> Trace:
@@ -134,5 +142,59 @@ class OracleRunner:
 
     def _extend_hashes(self, part: Part) -> None:
         known = self._hashes.setdefault(part.sequence, [])
-        for token in part.sequence.tokens[len(known) : part.start + part.count]:
+        for token in self.tokens(part)[len(known) : part.start + part.count]:
             known.append(after(known[-1] if known else START, token))
+
+    def tokens(self, part: Part) -> list[int]:
+        """A part's sequence's tokens up to its end, at least."""
+        return part.sequence.tokens
+
+
+class LateRunner(OracleRunner):
+    """Runs ahead: results come when they are waited for, and are gone two steps later; a token that
+    the host does not know is the one that its sequence chose last."""
+
+    ahead = 1
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
+        self.waiting: list[np.ndarray] = []  # choices that have not arrived
+        self.pending = 0  # tokens that the host did not know when they were run
+        self._last: dict[Sequence, int] = {}
+        self._fed: dict[Sequence, int] = {}
+
+    def fill(self, plan: Plan) -> None:
+        """Notes the pending tokens: they belong to the step before, which has not arrived."""
+        self._fed = {}
+        for part in plan.parts:
+            if PENDING in part.sequence.tokens[part.start : part.start + part.count]:
+                assert part.count == 1 and self.waiting, "a token that nobody will ever know"
+                self._fed[part.sequence] = self._last[part.sequence]
+        self.pending += len(self._fed)
+        self._last = {}
+
+    def tokens(self, part: Part) -> list[int]:
+        """With the pending one."""
+        tokens = part.sequence.tokens[: part.start + part.count]
+        return [*tokens[:-1], self._fed[part.sequence]] if part.sequence in self._fed else tokens
+
+    def ran(self, plan: Plan, chosen: np.ndarray, logits: np.ndarray, draws: Of[Draw]) -> Ran:
+        """The results, later; logits that the host said it does not look at are nothing."""
+        assert len(self.waiting) <= self.ahead, "a result that was not taken is overwritten"
+        row = 0
+        for part in plan.parts:
+            row += part.wanted
+            if part.wanted:
+                self._last[part.sequence] = int(chosen[row - 1])
+        shown = np.full_like(chosen, -7)
+        for row, draw in enumerate(draws):
+            if not draw.looked:
+                logits[row] = np.nan
+        self.waiting.append(shown)
+
+        def arrive() -> None:
+            assert self.waiting[0] is shown, "results are taken in another order"
+            del self.waiting[0]
+            shown[...] = chosen
+
+        return Ran(shown, lambda: logits, arrive)

@@ -18,7 +18,7 @@ from mkport.engine.sequence import Copy, Part, Plan, Restore, Save, Sequence
 from mkport.engine.stream import EventStream
 from mkport.engine.text import OutputText
 from mkport.engine.tokenizer import Tokenizer
-from tests.engine.oracle_runner import VOCAB, OracleRunner, Wrong, continued
+from tests.engine.oracle_runner import VOCAB, LateRunner, OracleRunner, Wrong, continued
 
 PAGE = 4
 # one sequence alone nearly fills a pool, so that several preempt each other
@@ -53,9 +53,12 @@ class World:
         self.ended: Counter[str] = Counter()
         self.forks = 0
 
-    def add(self, prompt: list[int], max_tokens: int, n: int = 1, every: bool = False) -> Job:
+    def add(
+        self, prompt: list[int], max_tokens: int, n: int = 1, every: bool = False, **fields: Any
+    ) -> Job:
+        logprobs = 0 if every else None
         sampling = Sampling(
-            max_tokens, temperature=0.0, ignore_eos=True, prompt_logprobs=0 if every else None
+            max_tokens, temperature=0.0, ignore_eos=True, prompt_logprobs=logprobs, **fields
         )
         choices: list[Choice] = []
         for index in range(n):
@@ -79,7 +82,14 @@ class World:
         prompt = [*prompt, *(draw.randrange(VOCAB) for _ in range(more))][: context - 1]
         n = draw.choice([1, 1, 1, 2, 3])
         for _ in range(draw.choice([1, 1, 2])):  # twins arrive together
-            self.add(prompt, draw.randint(1, context), n, every=draw.random() < 0.1)
+            fields: dict[str, Any] = {}
+            if draw.random() < 0.3:
+                fields["stop_token_ids"] = tuple(draw.sample(range(VOCAB), 3))
+            if draw.random() < 0.2:
+                fields["logit_bias"] = {1: 0.0}  # the host chooses
+            if draw.random() < 0.1:
+                fields["logprobs"] = 1
+            self.add(prompt, draw.randint(1, context), n, every=draw.random() < 0.1, **fields)
 
     def cancel(self) -> None:
         job, _ = self.draw.choice(list(self.open.values()))
@@ -107,7 +117,11 @@ class World:
         assert event.error == ""
         room = self.core.runner.limits.context - len(job.prompt)
         expected = continued(job.prompt, min(job.sampling.max_tokens, room))
-        assert own == (expected if event.reason == "length" else expected[: len(own)])
+        stops = [at for at, token in enumerate(expected) if token in job.sampling.stop_token_ids]
+        if event.reason != "abort":
+            assert own == expected[: stops[0] + 1 if stops else None]
+            assert event.reason == ("stop" if stops else "length")
+        assert own == expected[: len(own)]
         accepted = job.stream.accepted
         if own:
             assert accepted is not None and accepted.prompt_tokens == len(job.prompt)
@@ -156,28 +170,38 @@ SIZES = {
 }
 
 
+@pytest.mark.parametrize("runner", [OracleRunner, LateRunner])
 @pytest.mark.parametrize("name", SIZES)
-def test_random_steps(world: Callable[..., World], name: str) -> None:
-    w = world(SIZES[name], seed=len(name))
+def test_random_steps(world: Callable[..., World], name: str, runner: type[OracleRunner]) -> None:
+    w = world(SIZES[name], seed=len(name), runner=runner)
     w.random_steps(1500)
     w.drain()
     scheduler = w.core.scheduler
     assert w.ended["length"] > 20 and w.ended["abort"] > 5 and not w.ended["error"]
+    assert w.ended["stop"] > 5
+    if isinstance(w.runner, LateRunner):
+        assert w.runner.pending > 500
     assert (scheduler.found > 0) == SIZES[name].prefix_cache
     assert scheduler.preemptions > 0 or SIZES[name].sequences == 1
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("runner", [OracleRunner, LateRunner])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_hundred_thousand_random_steps(world: Callable[..., World], seed: int) -> None:
+def test_a_hundred_thousand_random_steps(
+    world: Callable[..., World], seed: int, runner: type[OracleRunner]
+) -> None:
     for turn, sizes in enumerate(SIZES.values()):
-        w = world(sizes, seed=100 * seed + turn)
+        w = world(sizes, seed=100 * seed + turn, runner=runner)
         w.random_steps(25_000 // len(SIZES) + 1, lambda: None)
         w.drain()
 
 
-def test_pages_add_up_after_every_step(world: Callable[..., World]) -> None:
-    w = world(seed=5)
+@pytest.mark.parametrize("runner", [OracleRunner, LateRunner])
+def test_pages_add_up_after_every_step(
+    world: Callable[..., World], runner: type[OracleRunner]
+) -> None:
+    w = world(seed=5, runner=runner)
     w.random_steps(400, w.core.scheduler.check)
     w.drain()
 
@@ -192,10 +216,10 @@ def test_a_prompt_never_stops_those_who_decode(
     scheduler, mixed = w.core.scheduler, 0
     plan = scheduler.plan
 
-    def watched() -> Plan:
+    def watched(behind: bool = False) -> Plan:
         nonlocal mixed
         decoding = [s for s in scheduler.running if s.remaining == 1]
-        found = plan()
+        found = plan(behind)
         counts = {part.sequence: part.count for part in found.parts}
         assert all(counts.get(s) == 1 for s in decoding)
         prompts = sum(count for s, count in counts.items() if s not in decoding and count > 1)
@@ -253,26 +277,26 @@ def test_a_faulty_machine_is_noticed(world: Callable[..., World], runner: type) 
 
 def half_filled(holdings: Holdings, sequence: Sequence) -> None:
     """Enters a block when half of it is computed."""
-    computed = sequence.computed
-    sequence.computed = min(computed + PAGE // 2, len(sequence.tokens))
+    landed = sequence.landed
+    sequence.landed = min(landed + PAGE // 2, len(sequence.tokens))
     real_enter(holdings, sequence)
-    sequence.computed = computed
+    sequence.landed = landed
 
 
 def unwritten(holdings: Holdings, sequence: Sequence, count: int) -> list[tuple[int, int, int]]:
     """Enters a step's blocks before the step has run."""
     new = real_extend(holdings, sequence, count)
-    sequence.computed += count
+    sequence.landed += count
     real_enter(holdings, sequence)
-    sequence.computed -= count
+    sequence.landed -= count
     return new
 
 
 def slides_early(holdings: Holdings, sequence: Sequence) -> None:
     """Releases a window's pages one token too early."""
-    sequence.computed += 1
+    sequence.landed += 1
     real_slide(holdings, sequence)
-    sequence.computed -= 1
+    sequence.landed -= 1
 
 
 def sees_less(cache: PrefixCache, pool: Any, position: int) -> int:
