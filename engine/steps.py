@@ -162,7 +162,7 @@ class Steps:
     ) -> None:
         inputs = self._arrays.inputs
         inputs["count"][0], inputs["logit_count"][0] = len(tokens), len(wanted)
-        inputs["rows"][: len(places)] = np.reshape(places, (-1, 2))
+        inputs["rows"][: len(places)] = places
         inputs["tokens"][: len(tokens)] = tokens
         inputs["logit_rows"][: len(wanted)] = wanted
         inputs["sampling"][: len(wanted)] = words_of(draws or [GREEDY] * len(wanted))

@@ -24,9 +24,16 @@ class TokenBytes:
         self._byte_level = "ByteLevel" in kinds
         self._pieces = "ByteFallback" in kinds or "Metaspace" in kinds
         self.strips_space = bool(kinds & {"Strip", "Metaspace"})  # one that a text begins with
+        self._known: dict[int, bytes] = {}
 
     def __call__(self, token: int) -> bytes:
         """The bytes; none for an id that the tokenizer does not have."""
+        known = self._known.get(token)
+        if known is None:
+            known = self._known[token] = self._found(token)
+        return known
+
+    def _found(self, token: int) -> bytes:
         if token in self._added:
             return self._added[token].encode()
         piece = self._backend.id_to_token(token)

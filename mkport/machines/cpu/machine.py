@@ -56,6 +56,8 @@ class CpuMachine:
         self._arenas = allocate("f32", (schedule.workers, -(-max(arena, 64) // 64) * 16))
         self._limit_ns = int(limit_s * 1e9)
         self._spins = SPINS if schedule.workers <= len(os.sched_getaffinity(0)) else 0
+        # looked up once: after a step nothing of this is in the processor's caches
+        self._fixed = [self._arguments(worker) for worker in range(schedule.workers)]
         self._step = first_step
         self._set_counters(first_step)
         self._process = os.getpid()
@@ -150,20 +152,22 @@ class CpuMachine:
         self.close()
 
     def _work(self, worker: int, step: int) -> bool:
+        before, after = self._fixed[worker]
+        trace = self.times[worker].ctypes.data if self.times else 0
+        return self.built.run_worker(*before, step, *after, trace)
+
+    def _arguments(self, worker: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What `run_worker` is told in every step: before the step's number, and behind it."""
         records = self._lists[worker]
-        return self.built.run_worker(
+        before = (
             worker,
             records.ctypes.data,
             len(records),
             self._table.ctypes.data,
             self._counters.ctypes.data,
-            step,
-            self._arenas[worker].ctypes.data,
-            self._spins,
-            self._limit_ns,
-            self._errors.ctypes.data,
-            self.times[worker].ctypes.data if self.times else 0,
         )
+        arena, errors = self._arenas[worker].ctypes.data, self._errors.ctypes.data
+        return before, (arena, self._spins, self._limit_ns, errors)
 
     def _start_threads(self) -> None:
         """Worker 0 runs in the caller's thread; the others each wait for a step number."""
