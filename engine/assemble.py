@@ -10,7 +10,7 @@ from types import ModuleType
 
 import numpy as np
 
-from mkport.engine import bf16
+from mkport.declare.case import from_bf16, to_bf16
 from mkport.engine.gguf_file import Progress
 from mkport.engine.jsonfile import read_json
 from mkport.engine.safetensors_file import Entry
@@ -218,9 +218,9 @@ def _stack(apart: Mapping[str, Apart], progress: Progress | None) -> dict[str, n
 
 def _scaled(array: np.ndarray, scale: float) -> np.ndarray:
     """The array times a number: a vector in float32, a matrix rounded to its own dtype again."""
-    wide = bf16.to_f32(array) if array.dtype == np.uint16 else array
+    wide = from_bf16(array) if array.dtype == np.uint16 else array
     product = wide * np.float32(scale)
-    return bf16.from_f32(product) if array.dtype == np.uint16 and array.ndim > 1 else product
+    return to_bf16(product) if array.dtype == np.uint16 and array.ndim > 1 else product
 
 
 def refuse_not_finite(directory: Path, name: str, array: np.ndarray) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from mkport.engine import bf16
+from mkport.declare.case import to_bf16
 from mkport.engine.gguf_llama import config_of, match_tensors
 from mkport.engine.gguf_tokenizer import tokenizer_files
 from mkport.engine.safetensors_file import write_header, write_rows
@@ -122,7 +122,7 @@ def _write_weights(
         for done, name in enumerate(shapes, start=1):
             rotary = name.endswith(("q_proj.weight", "k_proj.weight"))
             chunks = _rows(tensors[name], config.head_dim if rotary else 0)
-            write_rows(file, (bf16.from_f32(c) if dtype == "bf16" else c for c in chunks))
+            write_rows(file, (to_bf16(c) if dtype == "bf16" else c for c in chunks))
             if progress is not None:
                 progress(done, len(shapes))
 

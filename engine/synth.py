@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mkport.engine import bf16
+from mkport.declare.case import to_bf16
 from mkport.engine.gguf_file import Progress
 from mkport.engine.safetensors_file import ITEM_BYTES, write_header, write_rows
 from mkport.engine.weights import DTYPES, INDEX
@@ -181,9 +181,7 @@ def _write_shards(
             write_header(file, shapes, STORED[dtype])
             for name, shape in shapes.items():
                 chunks = draw(name, shape)
-                written += write_rows(
-                    file, (bf16.from_f32(c) if dtype == "bf16" else c for c in chunks)
-                )
+                written += write_rows(file, (to_bf16(c) if dtype == "bf16" else c for c in chunks))
                 placed[name] = file_name
                 if progress is not None:
                     progress(len(placed), total)

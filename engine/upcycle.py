@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mkport.engine import bf16
+from mkport.declare.case import from_bf16
 from mkport.engine.gguf_file import Progress
 from mkport.engine.jsonfile import read_json
 from mkport.engine.load import LoadedModel, load
@@ -110,7 +110,7 @@ def _grown(dense: LoadedModel, noise: float, seed: int) -> Draw:
         match = _EXPERT.fullmatch(name)
         source = name if match is None else f"{match[1]}.mlp.{_DENSE[match[2]]}.weight"
         array = dense.weights[source]
-        values = bf16.to_f32(array) if array.dtype == np.uint16 else array
+        values = from_bf16(array) if array.dtype == np.uint16 else array
         spread = np.float32(noise * values.std()) if match is not None and noise else None
         rows = max(AT_ONCE // shape[-1], 1)
         for first in range(0, shape[0], rows):

@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from mkport.engine import bf16
+from mkport.declare.case import from_bf16, to_bf16
 from mkport.engine.jsonfile import read_json
 from mkport.engine.safetensors_file import ITEM_BYTES, NUMPY_TYPES, Entry, read_header
 from mkport.errors import UserError
@@ -74,8 +74,8 @@ class Weights(Mapping[str, np.ndarray]):
         if STORED_AS[dtype] == self.dtype:
             return stored.astype(np.float32) if dtype == "F16" else stored
         if self.dtype == "f32":
-            return bf16.to_f32(stored)
-        return bf16.from_f32(stored.astype(np.float32, copy=False))
+            return from_bf16(stored)
+        return to_bf16(stored.astype(np.float32, copy=False))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

@@ -9,7 +9,7 @@ from pathlib import Path
 import gguf
 
 from mkport.cache import cache_dir
-from mkport.engine import bf16
+from mkport.declare.case import from_bf16, to_bf16
 
 
 def bf16_gguf(source: Path) -> Path:
@@ -33,10 +33,10 @@ def bf16_gguf(source: Path) -> Path:
     for tensor in reader.tensors:
         values = gguf.dequantize(tensor.data, tensor.tensor_type)
         if len(tensor.shape) == 1:
-            values = bf16.to_f32(bf16.from_f32(values))  # llama.cpp wants norm weights in float32
+            values = from_bf16(to_bf16(values))  # llama.cpp wants norm weights in float32
             writer.add_tensor(tensor.name, values)
         else:
-            raw = bf16.from_f32(values).view("uint8")
+            raw = to_bf16(values).view("uint8")
             writer.add_tensor(tensor.name, raw, raw_dtype=gguf.GGMLQuantizationType.BF16)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

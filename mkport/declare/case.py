@@ -10,15 +10,21 @@ WIDTHS = {"uint16": "bf16", "float32": "f32", "int32": "i32"}
 
 
 def to_bf16(values: np.ndarray) -> np.ndarray:
-    """Float values of any shape rounded to the nearest bfloat16, ties to even: uint16 bits of the
-    same shape. NumPy's own NaN stays one; a NaN that only low bits tell from infinity does not."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    """The uint16 bits of float `values` of any shape, rounded to nearest, ties to even.
+
+    A NaN stays a quiet NaN of its sign. Source: the rounding of PyTorch's `c10/util/BFloat16.h`
+    and of ggml's `ggml_compute_fp32_to_bf16`.
+    """
+    exact = np.ascontiguousarray(values, np.float32)
+    bits = exact.view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    quiet = (bits >> np.uint32(16)) | np.uint32(64)
+    return np.where(np.isnan(exact), quiet, rounded).astype(np.uint16)
 
 
 def from_bf16(values: np.ndarray) -> np.ndarray:
-    """Bfloat16 bits `values` (uint16, any shape) widened to float32 of the same shape; exact."""
-    return (values.astype(np.uint32) << 16).view(np.float32)
+    """The float32 of bfloat16 bits `values` held as uint16, of any shape; exact."""
+    return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def stored(values: np.ndarray, dtype: str) -> np.ndarray:

@@ -191,7 +191,6 @@ very minute.
 - `engine/safetensors_file.py`: one safetensors file, its header checked byte by byte.
 - `engine/weights.py`: all tensors of a directory, mapped, and held to the shapes they must have.
 - `engine/assemble.py`: tensors as the step reads them, experts stacked.
-- `engine/bf16.py`: bfloat16 in NumPy, which has none.
 - `engine/jsonfile.py`: JSON files with errors that name the file.
 - `engine/gguf_file.py`: reads a GGUF file and makes a directory of it.
 - `engine/gguf_llama.py`: names and layouts of Llama tensors in GGUF files.

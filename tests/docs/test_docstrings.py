@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 # Who implements something published, and so says where it is published: functions and classes, or
 # "" for the whole module.
 SOURCED: dict[str, tuple[str, ...]] = {
+    "mkport/declare/case.py": ("to_bf16",),
     "mkport/plan/bytes.py": ("step_bytes",),
     "mkport/verify/clocks.py": ("clocks",),
     "mkport/verify/races.py": ("race_problems",),
@@ -40,7 +41,6 @@ SOURCED: dict[str, tuple[str, ...]] = {
     "kernels/sample/task.py": ("sample_words", "sample_log_near"),
     "kernels/topk/oracle.py": ("oracle",),
     "kernels/topk/standalone.py": ("exp",),
-    "engine/bf16.py": ("from_f32",),
     "engine/gguf_file.py": ("",),
     "engine/gguf_llama.py": ("",),
     "engine/gguf_tokenizer.py": ("",),

@@ -14,8 +14,8 @@ pytest.importorskip("transformers")
 import torch
 from safetensors.torch import load_file, save_file
 
+from mkport.declare.case import to_bf16
 from mkport.engine.assemble import check, refuse_not_finite
-from mkport.engine.bf16 import from_f32
 from mkport.engine.load import LoadedModel, load
 from mkport.engine.synth import synthesise
 from mkport.errors import UserError
@@ -113,7 +113,7 @@ def test_stacks_are_of_the_dtype_asked_for(written: Path, dtype: str) -> None:
     for name in asked:
         wanted = exact[name]
         if dtype == "bf16" and asked[name].dtype == np.uint16:
-            wanted = from_f32(wanted)
+            wanted = to_bf16(wanted)
         np.testing.assert_array_equal(asked[name], wanted)
 
 
@@ -186,7 +186,7 @@ def test_nan_elsewhere_is_found_when_asked_for(rewrite: Callable[..., Path]) -> 
 def test_the_largest_numbers_are_finite() -> None:
     most = np.float32(3.3895e38)  # of bfloat16
     refuse_not_finite(Path(), "w", np.array([[most, -most, 0.0, 1e-45]], np.float32))
-    refuse_not_finite(Path(), "w", from_f32(np.array([most, -most, 0.0], np.float32)))
+    refuse_not_finite(Path(), "w", to_bf16(np.array([most, -most, 0.0], np.float32)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")

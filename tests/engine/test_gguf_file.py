@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
-from mkport.engine import bf16
+from mkport.declare.case import to_bf16
 from mkport.engine.gguf_file import convert_gguf
 from mkport.engine.safetensors_file import read_header
 from mkport.engine.weights import Weights, open_weights
@@ -72,7 +72,7 @@ def test_bf16_is_the_float32_conversion_rounded(tmp_path: Path, write_gguf: Writ
     _, rounded = open_converted(tmp_path / "bf16")
     assert rounded.dtype == "bf16"
     for name in exact:
-        np.testing.assert_array_equal(rounded[name], bf16.from_f32(exact[name]))
+        np.testing.assert_array_equal(rounded[name], to_bf16(exact[name]))
     assert seen == [(i + 1, len(exact)) for i in range(len(exact))]
 
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("transformers")
 import torch
 
-from mkport.engine import bf16
+from mkport.declare.case import from_bf16
 from mkport.engine import engine as engine_module
 from mkport.engine.capacity import Settings, plan_capacity, widths
 from mkport.engine.decoder import Decoder
@@ -79,7 +79,7 @@ def pages_of(decoder: Decoder, sequence: int, tokens: int) -> dict[str, np.ndarr
             table = steps.tables[node.args["page_table"]][sequence]
             for name in (node.args["k_pages"], node.args["v_pages"]):
                 flat = np.concatenate(list(steps.tensors[name][table].swapaxes(1, 2)))[:tokens]
-                found[name] = bf16.to_f32(flat) if flat.dtype == np.uint16 else flat
+                found[name] = from_bf16(flat) if flat.dtype == np.uint16 else flat
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mkport.engine import bf16
+from mkport.declare.case import from_bf16
 from mkport.engine.safetensors_file import read_header, write_header, write_rows
 from mkport.engine.weights import all_entries, open_weights
 from mkport.errors import UserError
@@ -47,7 +47,7 @@ def test_every_dtype_reads_as_what_is_asked(tmp_path: Path, name: str, asked: st
         assert weights.shape(tensor) == array.shape == shape
         assert not array.flags.writeable
         target = torch.bfloat16 if weights.dtype == "bf16" else torch.float32
-        values = bf16.to_f32(array) if weights.dtype == "bf16" else array
+        values = from_bf16(array) if weights.dtype == "bf16" else array
         np.testing.assert_array_equal(values, stored[tensor].to(target).float().numpy())
 
 

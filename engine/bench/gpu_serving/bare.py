@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mkport.engine import bf16
+from mkport.declare.case import from_bf16
 from mkport.engine.prefill.attend import attention
 from mkport.engine.prefill.experts import grouped, product
 from mkport.engine.runner import StepRunner
@@ -164,7 +164,7 @@ def _keys(runner: StepRunner, row: int, tokens: int) -> list[np.ndarray]:
             kept = np.concatenate(
                 list(steps.save(node.args["k_pages"], pages.tolist()).swapaxes(1, 2))
             )
-            found.append(bf16.to_f32(kept[:tokens]) if kept.dtype == np.uint16 else kept[:tokens])
+            found.append(from_bf16(kept[:tokens]) if kept.dtype == np.uint16 else kept[:tokens])
     return found
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mkport.engine import bf16
+from mkport.declare.case import from_bf16, to_bf16
 
 
 def test_rounding_is_that_of_torch() -> None:
@@ -15,14 +15,14 @@ def test_rounding_is_that_of_torch() -> None:
     values = (high[:, None] | low).view(np.float32)
     values = np.concatenate([values.ravel(), draw.standard_normal(10000, dtype=np.float32)])
     theirs = torch.from_numpy(values).to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
-    ours = bf16.from_f32(values)
+    ours = to_bf16(values)
     nan = np.isnan(values)
     np.testing.assert_array_equal(ours[~nan], theirs[~nan])
-    assert np.isnan(bf16.to_f32(ours[nan])).all()
+    assert np.isnan(from_bf16(ours[nan])).all()
 
 
 def test_reading_back_is_exact() -> None:
     bits = np.arange(1 << 16, dtype=np.uint16)
-    values = bf16.to_f32(bits)
+    values = from_bf16(bits)
     numbers = ~np.isnan(values)
-    np.testing.assert_array_equal(bf16.from_f32(values)[numbers], bits[numbers])
+    np.testing.assert_array_equal(to_bf16(values)[numbers], bits[numbers])
