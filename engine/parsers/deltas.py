@@ -51,8 +51,14 @@ class Parser(ABC):
 
     def push(self, text: str) -> list[Delta]:
         """What `text` adds to what is known for sure."""
+        if text and not self._text and self._is_content(text):
+            return [Delta(content=text)]
         self._text += text
         return list(self._read(final=False))
+
+    def _is_content(self, text: str) -> bool:
+        """Whether `text` is content for sure, by a quick look when nothing is held back."""
+        return False
 
     def finish(self) -> list[Delta]:
         """The rest, once the reply is over: nothing is held back any longer."""

@@ -27,6 +27,10 @@ class HermesParser(Parser):
         self._calls = 0
         self._call = CallReader(0, self._names)
 
+    def _is_content(self, text: str) -> bool:
+        plain = "<" not in text and not text[-1].isspace()
+        return plain and not self._trim and self._mode == self._content
+
     def _start(self, final: bool) -> Iterator[Delta]:
         text = self._text.lstrip()
         if text.startswith(THINK):

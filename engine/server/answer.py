@@ -26,6 +26,7 @@ STREAM_HEADERS = [
 ]
 PING = b": waiting\n\n"
 DONE = b"data: [DONE]\n\n"
+DIRECT = "mkport.send"  # in a request's scope: the server's own way out, when it is known
 
 Numbered = AsyncGenerator[tuple[int, Event], None]  # events with the choice or stream they are of
 
@@ -78,6 +79,7 @@ class Answer(Response):
         self._gone = False
         self._streams: Sequence[Stream] = ()
         self._choices = 0  # of all its prompts; none before they are the engine's
+        self._told: set[int] = set()  # prompts that have run
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers, as an ASGI application."""
@@ -110,7 +112,7 @@ class Answer(Response):
             return
         self._record.prompt_tokens = sum(len(work.prompt) for work in works)
         if self._job.stream:
-            await self._stream(send, works[0].n)
+            await self._stream(_Out(send, scope.get(DIRECT, send)), works[0].n)
             return
         async with aclosing(self._events(works[0].n)) as events:
             async for choice, event in events:
@@ -124,13 +126,12 @@ class Answer(Response):
         works = self._job.prepare()
         return works, [] if self._gone else self._service.submit(works)
 
-    async def _stream(self, send: Send, n: int) -> None:
+    async def _stream(self, out: "_Out", n: int) -> None:
         """The same as server-sent events: one write an event; uvloop joins those of one step.
 
         The status is decided by the first event, so that what fails early gets a status of its own;
         while there is none, comments tell the client that the server is alive.
         """
-        out = _Out(send)
         try:
             async with aclosing(self._events(n)) as events:
                 await self._relay(events, out)
@@ -167,24 +168,33 @@ class Answer(Response):
 
         Raises ApiError for one that failed or was ended; ends early when the client has gone.
         """
-        told = [False] * len(self._streams)
-        async with aclosing(_merged(self._streams)) as merged:
-            async for prompt, event in merged:
+        if len(self._streams) == 1:
+            async for event in self._streams[0]:
                 if self._gone:
                     return
-                choice = prompt * n + event.choice
-                self._record.saw(choice, event, self._service.metrics)
-                if event.reason in ("error", "abort"):
-                    raise self._failure(event)
-                if not told[prompt]:
-                    told[prompt] = True
-                    accepted = self._streams[prompt].accepted
-                    if accepted is not None:
-                        self._record.cached_tokens += accepted.cached_tokens
-                        self._job.accepted(prompt, accepted)
-                yield choice, event
+                yield self._seen(0, n, event), event
+        else:
+            async with aclosing(_merged(self._streams)) as merged:
+                async for prompt, event in merged:
+                    if self._gone:
+                        return
+                    yield self._seen(prompt, n, event), event
         if not self._gone and len(self._record.reasons) < n * len(self._streams):
             raise ApiError(500, "The engine ended the request early.", code="generation_failed")
+
+    def _seen(self, prompt: int, n: int, event: Event) -> int:
+        """Counts an event; returns the choice that it is of. Raises ApiError."""
+        choice = prompt * n + event.choice
+        self._record.saw(choice, event, self._service.metrics)
+        if event.reason in ("error", "abort"):
+            raise self._failure(event)
+        if prompt not in self._told:
+            self._told.add(prompt)
+            accepted = self._streams[prompt].accepted
+            if accepted is not None:
+                self._record.cached_tokens += accepted.cached_tokens
+                self._job.accepted(prompt, accepted)
+        return choice
 
     def _failure(self, event: Event) -> ApiError:
         if event.reason == "error":
@@ -195,10 +205,14 @@ class Answer(Response):
 
 
 class _Out:
-    """The body of a stream on its way out; its head goes before the first bytes."""
+    """The body of a stream on its way out; its head goes before the first bytes.
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    The head and the end pass the middleware, what is between goes straight to the server: a token
+    has no time to lose.
+    """
+
+    def __init__(self, send: Send, direct: Send) -> None:
+        self._send, self._direct = send, direct
         self.begun = False
 
     async def write(self, data: bytes, more: bool = True) -> None:
@@ -207,15 +221,12 @@ class _Out:
             self.begun = True
             start = {"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS}
             await self._send(start)
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        send = self._direct if more else self._send
+        await send({"type": "http.response.body", "body": data, "more_body": more})
 
 
 async def _merged(streams: Sequence[Stream]) -> Numbered:
     """The events of several streams as they come, each with its stream's number."""
-    if len(streams) == 1:
-        async for event in streams[0]:
-            yield 0, event
-        return
     queue: asyncio.Queue[tuple[int, Event | Exception | None]] = asyncio.Queue()
 
     async def pump(number: int, stream: Stream) -> None:

@@ -4,7 +4,7 @@ What a model's markup means is the parsers' business; here a reply's parts becom
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mkport.engine.parsers import Delta, joined
@@ -78,7 +78,7 @@ class ChatJob(Job):
         """What the event changes."""
         self._usage.completion += len(event.ids)
         state = self._choices[choice]
-        deltas = list(state.read(event))
+        deltas = state.read(event)
         shown = self._logprobs(event)
         if shown is not None and not deltas:
             deltas = [Delta()]
@@ -132,17 +132,17 @@ class _Choice:
         self.deltas: list[Delta] = []  # kept when it is not a stream
         self.logprobs: list[dict[str, Any]] = []
 
-    def read(self, event: Event) -> Iterator[Delta]:
+    def read(self, event: Event) -> list[Delta]:
         """What an event's text means."""
         deltas = self._parser.push(event.text) if event.text else []
         if event.reason is not None:
             deltas += self._parser.finish()
-        for delta in deltas:
-            if delta.index is None or not (self._one_call and delta.index):
-                self._called = self._called or delta.index is not None
-                yield delta
+        if self._one_call:
+            deltas = [delta for delta in deltas if not delta.index]
+        self._called = self._called or any(delta.index is not None for delta in deltas)
         if event.reason is not None:
             self.reason = "tool_calls" if self._called and event.reason == "stop" else event.reason
+        return deltas
 
 
 def _delta(delta: Delta) -> str:

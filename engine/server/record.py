@@ -12,6 +12,8 @@ from mkport.engine.server.metrics import Metrics
 
 log = logging.getLogger("mkport.server")
 
+GAPS = 32  # so many gaps between tokens reach the metrics together
+
 
 @dataclass
 class Record:
@@ -32,6 +34,7 @@ class Record:
     reasons: list[str] = field(default_factory=list)  # how its choices ended
     error: str | None = None
     _last: dict[int, float] = field(default_factory=dict)  # when a choice had its last token
+    _gaps: list[float] = field(default_factory=list)  # between tokens, that no metric knows yet
 
     def saw(self, choice: int, event: Event, metrics: Metrics) -> None:
         """Counts an event of a choice."""
@@ -43,7 +46,9 @@ class Record:
                 self.first_s = now - self.began
                 metrics.first_token.observe(self.first_s)
             elif last is not None:
-                metrics.between_tokens.observe((now - last) / len(event.ids))
+                self._gaps.append((now - last) / len(event.ids))
+                if len(self._gaps) >= GAPS:
+                    self._tell_gaps(metrics)
             self._last[choice] = now
         if event.reason is not None:
             self.reasons.append(event.reason)
@@ -55,8 +60,14 @@ class Record:
             self.reasons.append("abort")
             metrics.ended["abort"].inc()
 
+    def _tell_gaps(self, metrics: Metrics) -> None:
+        for gap in self._gaps:
+            metrics.between_tokens.observe(gap)
+        self._gaps.clear()
+
     def finish(self, metrics: Metrics) -> None:
         """Writes the line."""
+        self._tell_gaps(metrics)
         seconds = time.perf_counter() - self.began
         fields: dict[str, Any] = {
             "id": self.id,
