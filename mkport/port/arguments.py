@@ -23,6 +23,10 @@ _SPEC = re.compile(r"(\w+)\[([\d,\s]*)\](?:=(.+))?")
 _COUNTS = re.compile(
     r"n|num\w*|\w*numel\w*|total\w*|size|\w*_size|length|len|count|elements|n_\w+", re.IGNORECASE
 )
+WIDE = (
+    "long", "unsigned long", "long long", "unsigned long long", "int64_t", "uint64_t", "size_t",
+    "ptrdiff_t",
+)  # fmt: skip
 TRIAL_BYTES = 1 << 20  # of each made-up tensor
 MOST_BYTES = 1 << 31  # of a tensor that is given; it is copied for each run
 
@@ -62,25 +66,22 @@ def read_arguments(given: Sequence[str], kernel: Kernel, seed: int = 0) -> Argum
 def _value(
     text: str, value: str, param: Param, found: Mapping[str, Any], rng: np.random.Generator
 ) -> Any:
+    if param.boxed:
+        return _boxed(text, value, param)
     if param.kind != "tensor":
         try:
             number = int(value, 0) if param.kind == "int" else float(value)
         except ValueError as error:
             raise UserError(f"--arg {text!r}: {param.name} is a number, {param.type}.") from error
-        if param.kind == "int" and not -(2**31) <= number < 2**31:
-            raise UserError(
-                f"--arg {text!r}: a record carries integers of 32 bits, -2147483648 to 2147483647."
-            )
+        if param.kind == "int":
+            check_range(text, number, param)
         return number
     if value in ("null", "nullptr", "none"):
         return None
     if value in found and isinstance(found[value], np.ndarray):
         return found[value]
     if value.endswith(".npy"):
-        try:
-            return np.load(Path(value), allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise UserError(f"--arg {text!r}: {value} cannot be read: {error}.") from error
+        return _loaded(text, value)
     spec = _SPEC.fullmatch(value)
     if spec is None or spec[1] not in NUMPY:
         raise UserError(
@@ -95,6 +96,61 @@ def _value(
             "bits on smaller sizes."
         )
     return _filled(text, spec[1], shape, spec[3], rng)
+
+
+def check_range(text: str, number: float, param: Param) -> None:
+    """Raises UserError for an integer that a record's 32 bits do not hold."""
+    unsigned = param.type.startswith(("unsigned", "uint")) and param.type not in WIDE
+    if -(2**31) <= number < (2**32 if unsigned else 2**31):
+        return
+    if param.type in WIDE:
+        raise UserError(
+            f"--arg {text!r}: {param.name} is {param.type}, but a record carries its lower 32 bits "
+            "alone, so that the port is for values from -2147483648 to 2147483647. Have larger "
+            "ones computed in the kernel, from two numbers."
+        )
+    raise UserError(
+        f"--arg {text!r}: {param.name} is {param.type}, and {number} is none: it has 32 bits."
+    )
+
+
+def _boxed(text: str, value: str, param: Param) -> np.ndarray:
+    """A double, or a struct by value: its members' values in order, or a file of its bytes."""
+    if value.endswith(".npy"):
+        array = _loaded(text, value)
+        if array.nbytes != param.nbytes:
+            raise UserError(
+                f"--arg {text!r}: {param.type} has {param.nbytes} bytes, {value} {array.nbytes}."
+            )
+        return np.frombuffer(array.tobytes(), NUMPY[param.dtype]).copy()
+    members = param.fields or ((param.name, param.dtype, 0),)
+    given = [part.strip() for part in value.strip("{} ").split(",")]
+    if param.dtype == "u8" and not param.fields or len(given) != len(members):
+        listed = ", ".join(name for name, _, _ in param.fields) or "the values of its members"
+        raise UserError(
+            f"--arg {text!r}: {param.name} is {param.type}; write "
+            + (f"{param.name}={{{listed}}} with values" if param.fields else
+               f"{param.name}=FILE.npy with its {param.nbytes} bytes" if param.dtype == "u8" else
+               "a number") + "."
+        )  # fmt: skip
+    raw = np.zeros(param.nbytes, np.uint8)
+    for part, (_, dtype, offset) in zip(given, members, strict=True):
+        try:
+            number = float(part) if dtype in ("f32", "f64", "f16", "bf16") else int(part, 0)
+            one = to_bf16(np.array([number])) if dtype == "bf16" else (
+                np.array([number]).astype(NUMPY[dtype]))  # fmt: skip
+        except (ValueError, OverflowError) as error:
+            raise UserError(f"--arg {text!r}: {part!r} is no {dtype}.") from error
+        raw[offset : offset + one.nbytes] = one.view(np.uint8)
+    return raw.view(NUMPY[param.dtype])
+
+
+def _loaded(text: str, value: str) -> np.ndarray:
+    try:
+        array: np.ndarray = np.load(Path(value), allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--arg {text!r}: {value} cannot be read: {error}.") from error
+    return array
 
 
 def _filled(
@@ -142,7 +198,9 @@ def trials(kernel: Kernel, launch: Geometry, seed: int = 0) -> Iterator[Argument
         rng = np.random.default_rng(seed)
         made: Arguments = {}
         for param in kernel.params:
-            if param.kind == "tensor":
+            if param.boxed:
+                made[param.name] = _made_up(param, plan)
+            elif param.kind == "tensor":
                 size = np.dtype(NUMPY[param.dtype]).itemsize
                 made[param.name] = random_array(param.dtype, (TRIAL_BYTES // size,), rng)
             elif param.kind == "float":
@@ -151,3 +209,18 @@ def trials(kernel: Kernel, launch: Geometry, seed: int = 0) -> Iterator[Argument
                 count = bool(_COUNTS.fullmatch(param.name))
                 made[param.name] = min(plan["count" if count else "size"], 1 << 16)
         yield made
+
+
+def _made_up(param: Param, plan: Mapping[str, int]) -> np.ndarray:
+    """A value whose members may be sizes and factors."""
+    raw = np.zeros(param.nbytes, np.uint8)
+    for name, dtype, offset in param.fields or ((param.name, param.dtype, 0),):
+        if dtype in ("u8", "i8"):
+            value = np.array([1])
+        elif dtype in ("f32", "f64", "f16", "bf16"):
+            value = np.array([0.5])
+        else:
+            value = np.array([plan["count" if _COUNTS.fullmatch(name) else "size"]])
+        one = to_bf16(value) if dtype == "bf16" else value.astype(NUMPY[dtype])
+        raw[offset : offset + one.nbytes] = one.view(np.uint8)[: param.nbytes - offset]
+    return raw.view(NUMPY[param.dtype])

@@ -5,7 +5,6 @@ it and after it. How the file is read is `chain.py`'s.
 """
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,11 +16,10 @@ from mkport.declare.case import stored
 from mkport.errors import UserError
 from mkport.machines.cpu.machine import CpuMachine
 from mkport.machines.cpu.memory import NUMPY
-from mkport.machines.host.machine import HostMachine
 from mkport.plan import Graph, Schedule, deal
 from mkport.port.chain import Chain
 from mkport.testing.check import Verdict, judge
-from mkport.testing.step import case_of
+from mkport.testing.step import case_of, run_step
 from mkport.trace.collect import collect
 from mkport.trace.trace import Trace
 from mkport.verify import verify
@@ -72,12 +70,12 @@ def check_chain(
     given = fill_chain(chain, np.random.default_rng(seed))
     composed = compose_chain(chain, "cpu" if machine == "cpu" else "cuda", workers)
     graph = chain.graph.within(composed.program.ops)
-    other = _run(graph, composed.program, machine, given, workers + 1, seed + 1)
+    other = run_step(graph, composed.program, machine, given, workers + 1, seed + 1)
     verdicts = []
-    states = [_run(graph.first(0), composed.program, machine, given, workers, seed)]
+    states = [run_step(graph.first(0), composed.program, machine, given, workers, seed)]
     for number, node in enumerate(graph.nodes):
         started = time.perf_counter()
-        after = _run(graph.first(number + 1), composed.program, machine, given, workers, seed)
+        after = run_step(graph.first(number + 1), composed.program, machine, given, workers, seed)
         states.append(after)
         case = case_of(node, states[number])
         got = {name: after[node.args[name]] for name in case.outputs}
@@ -145,31 +143,3 @@ def _is_last(graph: Graph, number: int, name: str) -> bool:
         for node in graph.nodes[number + 1 :]
         for access in node.accesses
     )
-
-
-def _run(
-    graph: Graph, program: Program | CudaProgram, machine: str, given: Mapping[str, np.ndarray],
-    workers: int, seed: int,
-) -> Arrays:  # fmt: skip
-    """The tensors after one step over copies of the given ones; scratch starts as NaN."""
-    schedule = deal(graph, workers, share="blocks" if machine == "cpu" else "strided")
-    verify(schedule)
-    given = {name: array.copy() for name, array in given.items()}
-    if machine == "cpu":
-        assert isinstance(program, Program)
-        with CpuMachine(program, schedule, given) as cpu:
-            cpu.poison()
-            cpu.step()
-            return cpu.tensors
-    assert isinstance(program, CudaProgram)
-    if machine == "host":
-        host = HostMachine(program, schedule, given, seed=seed)
-        host.poison()
-        host.step()
-        return host.tensors
-    from mkport.machines.cuda.machine import CudaMachine
-
-    gpu = CudaMachine(program, schedule, given)
-    gpu.poison()
-    gpu.step()
-    return {name: array.get() for name, array in gpu.tensors.items()}

@@ -60,11 +60,11 @@ class Check:
 
 
 def original_launch(
-    kernel: Kernel, launch: Geometry, arguments: Mapping[str, Any], shared: int
+    kernel: Kernel, name: str, launch: Geometry, arguments: Mapping[str, Any], shared: int
 ) -> Launch:
-    """The original's launch on arguments, by parameter."""
+    """The original's launch on arguments, by parameter; `name` is the kernel's in full."""
     return Launch(
-        kernel=kernel.call,
+        kernel=name,
         grid=launch.grid or (1, 1, 1),
         block=launch.block or (1, 1, 1),
         args=tuple(_scalar(param, arguments[param.name]) for param in kernel.params),
@@ -74,6 +74,8 @@ def original_launch(
 
 
 def _scalar(param: Param, value: Any) -> Any:
+    if param.boxed:
+        return np.asarray(value).tobytes()
     if param.kind == "tensor":
         return value
     kind = SCALARS.get(param.type)
@@ -87,6 +89,7 @@ def run_first(
     source: str,
     path: Path,
     kernel: Kernel,
+    name: str,
     launch: Geometry,
     arguments: Mapping[str, Any],
     unfilled: Sequence[str],
@@ -95,7 +98,7 @@ def run_first(
     limit_s: float,
 ) -> tuple[Original, tuple[Finding, ...]]:
     """Runs the original; its fatal findings in the words of a port."""
-    made = original_launch(kernel, launch, arguments, shared)
+    made = original_launch(kernel, name, launch, arguments, shared)
     empty = [arguments[name] for name in unfilled if isinstance(arguments[name], np.ndarray)]
     done = run_original(source, [made], path=path, seeds=seeds, unfilled=empty, limit_s=limit_s)
     found = [_translated(f) for f in done.findings if f.fatal]
@@ -105,7 +108,12 @@ def run_first(
 
 
 def run_on_gpu(
-    source: str, kernel: Kernel, launch: Geometry, arguments: Mapping[str, Any], shared: int
+    source: str,
+    kernel: Kernel,
+    name: str,
+    launch: Geometry,
+    arguments: Mapping[str, Any],
+    shared: int,
 ) -> tuple[np.ndarray, ...]:
     """Runs the original on the current GPU: its distinct arrays, in the order of first use.
 
@@ -120,19 +128,22 @@ def run_on_gpu(
         module = cupy.RawModule(
             code=source,
             options=("--std=c++17", *(f"-I{folder}" for folder in include_folders())),
-            name_expressions=[kernel.call],
+            name_expressions=[name],
         )
-        function = module.get_function(kernel.call)
+        function = module.get_function(name)
     except cupy.cuda.compiler.CompileException as error:
         raise UserError(f"The GPU's compiler refuses {kernel.name}: {error}") from error
     there: dict[int, Any] = {}
-    for value in arguments.values():
-        if isinstance(value, np.ndarray):
+    boxed = {param.name for param in kernel.params if param.boxed}
+    for key, value in arguments.items():
+        if isinstance(value, np.ndarray) and key not in boxed:
             there.setdefault(id(value), cupy.asarray(value.view(_plain(value))))
+    values = [_scalar(param, arguments[param.name]) for param in kernel.params]
     given = [
-        there.get(id(value), np.uint64(0) if value is None else value)
-        for value in (_scalar(param, arguments[param.name]) for param in kernel.params)
-    ]
+        np.frombuffer(value, f"V{len(value)}").reshape(()) if isinstance(value, bytes)
+        else there.get(id(value), np.uint64(0) if value is None else value)
+        for value in values
+    ]  # fmt: skip
     function.max_dynamic_shared_size_bytes = shared
     function(launch.grid or (1, 1, 1), launch.block or (1, 1, 1), tuple(given), shared_mem=shared)
     return tuple(array.get() for array in there.values())

@@ -51,10 +51,16 @@ class Built:
 
 
 def compile_port(
-    op: Op, kernel: Kernel, original: str, immutable: bool, libraries: bool = False
+    op: Op,
+    kernel: Kernel,
+    instance: str,
+    original: str,
+    immutable: bool,
+    libraries: bool = False,
 ) -> Built:
     """Compiles the original, the port alone and the port inside a megakernel, and compares.
 
+    `instance` is how the file's global scope names the kernel's instance, "" for no template;
     `original` holds the file after a line `#line 1`, so that an error's line is the file's. With
     `libraries` it includes headers of other releases than it may have been written for: that it
     does not compile is noted then, and says nothing of the port.
@@ -78,7 +84,7 @@ def compile_port(
     try:
         first = compiler.compile(
             original, ARCH, f"{kernel.name}.cu",
-            instances=[_qualified(kernel)] if kernel.arguments else (), include=include,
+            instances=[instance] if instance else (), include=include,
         )  # fmt: skip
         codes.append(_code("the original", first, kernel.name))
     except UserError as error:
@@ -101,11 +107,6 @@ def compile_port(
         _code("inside a megakernel", whole, "megakernel"),
     ]
     return Built(tuple(codes), version, "", tuple(_judged(kernel, codes, immutable)), note)
-
-
-def _qualified(kernel: Kernel) -> str:
-    """How the file's global scope names an instance: "layers::norm<float>"."""
-    return "::".join([*(space for space in kernel.item.namespace if space), kernel.call])
 
 
 def _judged(kernel: Kernel, codes: list[Code], immutable: bool) -> list[Finding]:

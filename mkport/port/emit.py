@@ -294,6 +294,8 @@ def struct_name_of(name: str) -> str:
 
 
 def _passed(param: Param, name: str) -> str:
+    if param.boxed:
+        return f"*reinterpret_cast<const {param.type}*>(a.{name})"
     if param.kind == "tensor":
         return f"reinterpret_cast<{param.type}>(a.{name})"
     return f"a.{name}" if param.type in ("int", "float") else f"static_cast<{param.type}>(a.{name})"
@@ -307,11 +309,12 @@ def op_text(plan: Plan) -> str:
     args, touches = [], []
     for param in plan.kernel.params:
         label = labels[param.name]
-        doc = param.type
+        doc = f"{param.type}, by value" if param.boxed else param.type
         if param.kind == "tensor":
-            args.append(f'tensor("{label}", "{param.dtype}", "{doc}", optional=True)')
+            optional = "" if param.boxed else ", optional=True"
+            args.append(f'tensor("{label}", "{param.dtype}", "{doc}"{optional})')
             mode = plan.modes[param.name]
-            apart = "" if mode == "immutable" else ", apart=True"
+            apart = "" if mode == "immutable" or param.boxed else ", apart=True"
             touches.append(f'    yield from whole(a, "{label}", {mode}{apart})')
         elif param.kind == "int":
             args.append(f'integer("{label}", "{doc}")')

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mkport.errors import UserError
 from mkport.port.finding import Finding, RefusedPort
-from mkport.port.lexer import split_list
+from mkport.port.lexer import replace_names, split_list
 from mkport.port.syntax import declared, find
 from mkport.port.unit import Item, Unit
 
@@ -55,6 +55,13 @@ class Param:
     const: bool = False  # tensors: what it points to
     width: int = 1  # tensors: elements of the storage type in one of the pointee
     line: int = 0
+    fields: tuple[tuple[str, str, int], ...] = ()  # of a struct by value: name, dtype, offset
+    nbytes: int = 0  # by value, and not in the record itself: read from a tensor of this size
+
+    @property
+    def boxed(self) -> bool:
+        """True for a value that the record cannot carry, and a tensor does."""
+        return self.nbytes > 0
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,21 @@ class Kernel:
     def bindings(self) -> dict[str, str]:
         """Template parameters with their arguments."""
         return dict(zip(self.template, self.arguments, strict=False))
+
+    def qualified(self, unit: Unit) -> str:
+        """How the file's global scope names the function: "layers::norm<layers::scalar>"."""
+        spaces = self.item.namespace
+
+        def full(name: str) -> str | None:
+            for item in unit.items:
+                own = item.namespace
+                if name in item.names and own and spaces[: len(own)] == own:
+                    return "::".join([*(space for space in own if space), name])
+            return None
+
+        given = [value if "::" in value else replace_names(value, full) for value in self.arguments]
+        call = f"{self.name}<{', '.join(given)}>" if given else self.name
+        return "::".join([*(space for space in spaces if space), call])
 
 
 def bracketed(text: str) -> str:
@@ -281,6 +303,8 @@ def constant(unit: Unit, text: str, bindings: Mapping[str, str]) -> int | None:
 
 
 def _param(unit: Unit, types: Types, node, place: int) -> Param | None:  # type: ignore[no-untyped-def]
+    from mkport.port.layout import Layouts
+
     tree = unit.tree
     declarator = node.child_by_field_name("declarator")
     base_node = node.child_by_field_name("type")
@@ -307,6 +331,9 @@ def _param(unit: Unit, types: Types, node, place: int) -> Param | None:  # type:
         raise RefusedPort(_unfit(unit, node, tree.of(node), "pointer to pointers, or a reference"))
     if stars == 1 or array:
         found = types.storage(plain)
+        if found is None and "::" in plain:  # an alias in a class
+            plain = types.resolve(Layouts(unit).spelled(plain, types.bindings) or plain)
+            found = types.storage(plain)
         dtype, width = found if found is not None else ("u8", 1)
         if found is None and plain.split("<")[0].split("::")[-1].strip() not in _structs(unit):
             raise RefusedPort(_unfit(unit, node, tree.of(node), "pointer to an unknown type"))
@@ -325,8 +352,39 @@ def _param(unit: Unit, types: Types, node, place: int) -> Param | None:  # type:
                 "Read through a plain pointer.",
             )
         )  # fmt: skip
-    what = "double" if plain == "double" else "value of a type that is no plain number"
-    raise RefusedPort(_unfit(unit, node, tree.of(node), what))
+    if plain == "double":
+        return Param(name, plain, "tensor", "f64", True, 1, line, (), 8)
+    return _struct(unit, types, node, name, replace_names(base, types.bindings.get))
+
+
+def _struct(unit: Unit, types: Types, node, name: str, text: str) -> Param:  # type: ignore[no-untyped-def]
+    """A struct by value: its bytes come in a tensor, unless there are pointers among them."""
+    from mkport.port.layout import Layouts
+
+    layout = Layouts(unit).of(text, types.bindings)
+    if layout is None:
+        what = "value of a type that is no plain number, and whose layout cannot be told"
+        raise RefusedPort(_unfit(unit, node, unit.tree.of(node), what))
+    if layout.pointers:
+        raise RefusedPort(
+            Finding(
+                "MK103", unit.tree.line(node), unit.tree.column(node),
+                f"The parameter `{' '.join(unit.tree.of(node).split())}` is a struct with "
+                "pointers in it.",
+                "What a task reads and writes is known by its tensors: behind these pointers "
+                "nobody would wait for anybody.",
+                "Pass its pointers as parameters of their own, and put it together in the kernel.",
+            )
+        )  # fmt: skip
+    fields: list[tuple[str, str, int]] = []
+    for field in layout.fields:
+        found = types.storage(field.type)
+        if found is None or field.count != 1 or found[1] != 1:
+            fields = []
+            break
+        fields.append((field.name, found[0], field.offset))
+    line = unit.tree.line(node)
+    return Param(name, text, "tensor", "u8", True, 1, line, tuple(fields), layout.size)
 
 
 def _between(tree, start, end) -> str:  # type: ignore[no-untyped-def]
@@ -344,7 +402,7 @@ def _unfit(unit: Unit, node, text: str, what: str) -> Finding:  # type: ignore[n
     return Finding(
         "MK103", unit.tree.line(node), unit.tree.column(node),
         f"The parameter `{text}` is a {what}.",
-        "A record carries pointers to plain storage, 32-bit integers and floats; anything else "
-        "would arrive as something different.",
+        "A task's arguments are pointers to plain storage, numbers, and structs of these numbers; "
+        "anything else would arrive as something different.",
         "Pass its parts as pointers, integers and floats, and put it together in the kernel.",
     )  # fmt: skip

@@ -198,6 +198,15 @@ class Layouts:
                 found[plain[1]] = plain[2]
         return found
 
+    def spelled(self, text: str, bound: Bound) -> str | None:
+        """What an alias in a class stands for, its template arguments put in; None for a class."""
+        found = self._class(" ".join(_WORDS.sub(" ", text).split()), bound, 0)
+        if found is None:
+            return None
+        node, inner = self._seen_through(found, 0)
+        kind = node.child_by_field_name("type") if node.type in _ALIASES else None
+        return None if kind is None else replace_names(self.tree.of(kind), inner.get)
+
     def constants_of(self, text: str, bound: Bound) -> "tuple[Bound, Bound] | None":
         """What a class's template is bound to, and its constants as text; None for no class."""
         found = self._class(" ".join(_WORDS.sub(" ", text).split()), bound, 0)

@@ -16,11 +16,12 @@ from mkport.compose.cuda_constants import CONSTANTS
 from mkport.declare import Op
 from mkport.errors import UserError
 from mkport.files import make_folder, write_text
+from mkport.machines.cpu.memory import NUMPY
 from mkport.machines.host.build import HostFault, compiler
 from mkport.machines.host.machine import SHARED_BYTES
 from mkport.port import check, emit
 from mkport.port import compile as compiling
-from mkport.port.arguments import read_arguments, trials
+from mkport.port.arguments import check_range, read_arguments, trials
 from mkport.port.control import Control
 from mkport.port.effects import effects, host_calls, library_names
 from mkport.port.finding import Finding, RefusedPort
@@ -174,6 +175,8 @@ class _Port:
         self.kernel = read_kernel(self.unit, self.item, self.request.instance)
         for param in self.kernel.params:
             kind = f"{param.dtype} tensor" if param.kind == "tensor" else param.kind
+            if param.boxed:
+                kind = f"by value: its {param.nbytes} bytes are read from a tensor"
             step.say(f"  {param.name}: {param.type} ({kind})")
         self._check_names()
         helpers = [item.name for item in self.reached if item.kind == "function"
@@ -263,7 +266,15 @@ class _Port:
                     f"The arguments are to be those of {self.kernel.name}, {', '.join(names)}; "
                     f"{odd[0]!r} is missing or one too many."
                 )
-            self.given = given
+            for param in self.kernel.params:
+                if param.kind == "int":
+                    check_range(f"{param.name}={given[param.name]}", given[param.name], param)
+            boxed = {param.name: param for param in self.kernel.params if param.boxed}
+            self.given = {
+                name: np.array([value], NUMPY[boxed[name].dtype])
+                if name in boxed and not isinstance(value, np.ndarray) else value
+                for name, value in given.items()
+            }  # fmt: skip
         elif given is not None:
             self.given = read_arguments(given, self.kernel)
         if not re.fullmatch(r"[a-z_]\w*", self.name, re.IGNORECASE) or "__" in self.name:
@@ -475,8 +486,8 @@ class _Port:
             return
         assert self.op is not None
         built = compiling.compile_port(
-            self.op, self.kernel, self._original_for_gpu(), bool(self.request.immutable),
-            bool(self.merged.libraries),
+            self.op, self.kernel, self._full_name() if self.kernel.arguments else "",
+            self._original_for_gpu(), bool(self.request.immutable), bool(self.merged.libraries),
         )  # fmt: skip
         if built.skipped:
             step.state = machine.state = "skipped"
@@ -552,8 +563,9 @@ class _Port:
         unfilled = [n for n, mode in self.modes.items() if mode == "write"] if given else []
         try:
             done, found = check.run_first(
-                self._original_for_host(), self.request.path, self.kernel, launch, arguments,
-                unfilled, self.layout.dynamic, 4 if given else 3, 20.0 if given else 8.0,
+                self._original_for_host(), self.request.path, self.kernel, self._full_name(),
+                launch, arguments, unfilled, self.layout.dynamic, 4 if given else 3,
+                20.0 if given else 8.0,
             )  # fmt: skip
         except NotBuilt as refused:
             step.state = "skipped"
@@ -573,14 +585,15 @@ class _Port:
         step.say("the original equals itself in every order of its threads, and is well defined")
         assert self.op is not None
         names = emit.argument_names(self.kernel)
-        bound = {names[name]: value for name, value in arguments.items()}
+        bound = {names[name]: _wrapped(value) for name, value in arguments.items()}
         bound |= dict(zip(emit.grid_args(launch), launch.grid or (), strict=False))
         bound |= {axis: 1 for axis in emit.grid_args(self.launch or launch) if axis not in bound}
         outputs = done.outputs
         if self.request.machine == "cuda":  # bits are one machine's
             outputs = check.run_on_gpu(
-                self._original_for_gpu(), self.kernel, launch, arguments, self.layout.dynamic
-            )
+                self._original_for_gpu(), self.kernel, self._full_name(), launch, arguments,
+                self.layout.dynamic,
+            )  # fmt: skip
         wanted = self._wanted(arguments, outputs, names)
         try:
             differences = check.compare(self.op, bound, wanted, self.request.machine)
@@ -604,6 +617,9 @@ class _Port:
         self.ran = True
         return None
 
+    def _full_name(self) -> str:
+        return self.kernel.qualified(self.unit)
+
     def _original_for_host(self) -> str:
         kept = [f"#include <{name}>" for name in self.merged.system if name in emit.HEADERS]
         lines = self.original.split("\n")
@@ -620,7 +636,7 @@ class _Port:
         rest = list(outputs)
         for param in self.kernel.params:
             value = arguments[param.name]
-            if isinstance(value, np.ndarray):
+            if isinstance(value, np.ndarray) and not param.boxed:
                 if id(value) not in seen:
                     seen[id(value)] = rest.pop(0)
                 wanted[names[param.name]] = seen[id(value)]
@@ -685,6 +701,11 @@ class _Port:
             if line == str(before):
                 return str(after)
         return line
+
+
+def _wrapped(value: Any) -> Any:
+    """An unsigned number as the record has it: an int32 of the same bits."""
+    return value - 2**32 if isinstance(value, int) and 2**31 <= value < 2**32 else value
 
 
 def load_op(files: Mapping[str, str], out: Path | None, name: str) -> Op:

@@ -38,7 +38,17 @@ class HostLaunch:
 
     def touched(self, *wanted: str) -> dict[str, str]:
         """Host variables that the launch touches in one of these modes, and the parameter."""
-        return {_variable(self.given[p]): p for p, mode in self.modes.items() if mode in wanted}
+        boxed = {param.name for param in self.params if param.boxed}
+        return {
+            _variable(self.given[p]): p
+            for p, mode in self.modes.items() if mode in wanted and p not in boxed
+        }  # fmt: skip
+
+    def tensor(self, param: Param) -> str:
+        """The name of the tensor that a parameter is given, or comes in by value."""
+        if param.boxed:
+            return f"{self.kernel}_{param.name}"
+        return _variable(self.given[param.name])
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,7 @@ def chain_text(path: Path, launches: list[HostLaunch], folder: str = "ops") -> s
     for launch in launches:
         for param in launch.params:
             if param.kind == "tensor":
-                tensors.setdefault(_variable(launch.given[param.name]), param.dtype)
+                tensors.setdefault(launch.tensor(param), param.dtype)
     lines = [
         f"# Proposed from the launches of {path.name}: fill in what stands between < and >.",
         "",
@@ -125,7 +135,7 @@ def chain_text(path: Path, launches: list[HostLaunch], folder: str = "ops") -> s
         for param in launch.params:
             text = launch.given[param.name]
             if param.kind == "tensor":
-                args.append(f'{param.name} = "{_variable(text)}"')
+                args.append(f'{param.name} = "{launch.tensor(param)}"')
             else:
                 number = re.fullmatch(r"-?[\d.]+(e-?\d+)?", text.rstrip("fFuUlL"))
                 args.append(f"{param.name} = {number[0] if number else f'<{text}>'}")

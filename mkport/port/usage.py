@@ -27,6 +27,9 @@ def modes(uniformity: Uniformity, kernel: Kernel, immutable: frozenset[str]) -> 
     for param in kernel.params:
         if param.kind != "tensor":
             continue
+        if param.boxed:
+            found[param.name] = "read"
+            continue
         uses = frozenset(_uses(uniformity, uniformity.kernel, param.name, param.const, 0))
         if param.name in immutable:
             found[param.name] = "immutable"

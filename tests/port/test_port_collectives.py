@@ -115,20 +115,19 @@ def program(reports: dict[str, Report]) -> CudaProgram:
 @pytest.fixture(scope="module")
 def originals() -> dict[str, dict[str, np.ndarray]]:
     """What the originals leave, all in one build: by kernel and argument."""
-    launches = [
-        check.original_launch(
-            prepared(name).kernel, Geometry(case.grid, case.block, 0), case.given, 0
-        )
-        for name, case in CASES.items()
-    ]
+    launches = []
+    for name, case in CASES.items():
+        kernel = prepared(name).kernel
+        launch = Geometry(case.grid, case.block, 0)
+        launches.append(check.original_launch(kernel, kernel.call, launch, case.given, 0))
     done = run_original(device_text(merge(FILE).text), launches, seeds=3)
     assert done.well_defined, done.findings
     left = list(done.outputs)
     return {
-        kernel: {
+        name_of: {
             name: left.pop(0) for name, value in case.given.items() if isinstance(value, np.ndarray)
         }
-        for kernel, case in CASES.items()
+        for name_of, case in CASES.items()
     }
 
 

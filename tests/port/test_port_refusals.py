@@ -169,7 +169,7 @@ def test_wrong_use_names_the_kernels(tmp_path: Path) -> None:
         ("__device__ void inner() { __syncthreads(); }\n__device__ void outer() { inner(); }\n"
          "__global__ void k(float* x) { auto f = &outer; if (threadIdx.x > 3) f(); x[0] = 1; }",
          "MK134"),
-        ("__global__ void k(double d, float* x) { x[0] = d; }", "MK103"),
+        ("struct A { float* p; };\n__global__ void k(A a, float* x) { x[0] = 1; }", "MK103"),
         ("template <class T> __global__ void k(T* x);\n"
          "template <> __global__ void k<float>(float* x) { x[0] = 1; }", "MK102"),
         ("__global__ void k(float* x) { x[0] = 1; }\n__global__ void k(int* x) { x[0] = 1; }",

@@ -100,7 +100,9 @@ def outputs(reports: dict[str, Report]) -> dict[str, list[np.ndarray]]:
         port = _request(kernel)
         arguments = dict(zip((p.name for p in port.kernel.params), given, strict=True))
         launch = Geometry(size(grid), size(block), shared)
-        launches.append(check.original_launch(port.kernel, launch, arguments, shared))
+        launches.append(
+            check.original_launch(port.kernel, port.kernel.call, launch, arguments, shared)
+        )
     source = device_text(FILE.read_text().replace("#include <cuda_fp16.h>", "", 1))
     done = run_original("#include <cuda_fp16.h>\n" + source, launches, seeds=3)
     assert done.well_defined, done.findings

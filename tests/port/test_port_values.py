@@ -1,0 +1,96 @@
+"""Arguments that a record cannot hold in a word, and types that are laid out to be placed."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mkport.errors import UserError
+from mkport.machines.host.build import compiler
+from mkport.port.layout import Layouts
+from mkport.port.port import port_file
+from mkport.port.unit import Unit
+
+FILE = Path(__file__).with_name("values.cu")
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="there is no C++ compiler")
+QUIET: dict[str, Any] = {"run": False, "compile": False}
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("kernel", "options"),
+    [
+        ("by_double", {"arguments": ["a=0.1", "x=f32[100]", "y=f64[100]", "n=100"]}),
+        ("by_struct", {"arguments": ["window={5,90,0.3,1}", "x=f32[128]", "mask=0x80000001"]}),
+        ("nested", {"arguments": ["x=f32[64]", "y=f32[64]"], "block": (64, 1, 1),
+                    "grid": (1, 1, 1)}),
+        ("doubled", {"instantiate": "doubled<scalar>", "arguments": ["x=f32[90]", "n=90"]}),
+        ("scaled", {"instantiate": "scaled<layers::Scale>", "arguments": ["x=f32[90]", "n=90"]}),
+    ],
+)  # fmt: skip
+def test_a_value_arrives_with_its_bits(kernel: str, options: dict[str, Any]) -> None:
+    options = {"block": (32, 1, 1), "grid": (4, 1, 1), **options}
+    report = port_file(FILE, kernel, compile=False, **options)
+    assert report.verdict == "ported" and report.ran, [str(f) for f in report.findings]
+
+
+def test_what_comes_by_value_is_read_from_a_tensor_of_its_bytes() -> None:
+    op = port_file(FILE, "by_struct", block=(32, 1, 1), **QUIET).op
+    assert op is not None
+    window, x, mask, grid = op.args
+    assert (window.kind, window.dtype, window.doc) == ("tensor", "u8", "layers::Window, by value")
+    assert (x.dtype, mask.kind, grid.name) == ("f32", "int", "grid_x")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["x=f32[9]", "n=5000000000"], "n is long long, but a record carries its lower 32 bits"),
+        (["x=f32[9]", "n=3000000000"], "n is long long, but a record carries its lower 32 bits"),
+    ],
+)
+def test_a_number_that_is_too_wide_is_refused_in_words_of_its_own(
+    arguments: list[str], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        port_file(FILE, "wide", block=(32, 1, 1), arguments=arguments, **QUIET)
+    given = {"x": np.zeros(9, np.float32), "n": int(arguments[1][2:])}
+    with pytest.raises(UserError, match=words):
+        port_file(FILE, "wide", block=(32, 1, 1), arguments=given, **QUIET)
+
+
+def test_a_struct_is_given_by_its_members() -> None:
+    with pytest.raises(UserError, match="write window={first, last, factor, negate} with values"):
+        port_file(FILE, "by_struct", block=(32, 1, 1),
+                  arguments=["window={1,2}", "x=f32[9]", "mask=1"], **QUIET)  # fmt: skip
+
+
+def test_a_struct_with_pointers_is_refused() -> None:
+    (finding,) = port_file(FILE, "by_view", block=(32, 1, 1), **QUIET).refusals
+    assert (
+        finding.code == "MK103" and "`View view` is a struct with pointers in it" in finding.cause
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "align"),
+    [
+        ("Tile<64>", 272, 16), ("Tile<N>", 80, 16), ("layers::Window", 16, 4),
+        ("layers::Kind", 1, 1), ("View", 16, 8), ("float3", 12, 4), ("Missing", None, None),
+        ("Derived", None, None), ("Bits", None, None), ("Aligned", 32, 32), ("Small::Inner", 8, 8),
+        ("Pick<int>::type", 16, 16), ("Pick<char>::type", 1, 1), ("Empty", 1, 1),
+    ],
+)  # fmt: skip
+def test_a_layout_is_the_compilers_or_none(text: str, size: int | None, align: int | None) -> None:
+    more = """
+struct Derived : View { int more; };
+struct Bits { int a : 3; };
+struct __align__(32) Aligned { char c[3]; };
+struct Small { struct Inner { double d; }; static constexpr int N = 4; void f(); };
+template <class T> struct Pick { typedef T type; };
+template <> struct Pick<int> { typedef float4 type; };
+struct Empty {};
+"""
+    layout = Layouts(Unit(FILE.read_text() + more)).of(text, {"N": "16"})
+    assert (layout and layout.size, layout and layout.align) == (size, align)
