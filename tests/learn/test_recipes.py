@@ -68,6 +68,7 @@ def test_it_runs(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     runpy.run_path(str(recipe.file), run_name="recipe")
     for picture in tmp_path.glob("*.svg"):
         assert picture.stat().st_size < 100_000, "a page stays small"
+        assert re.search(r"simulated: |measured on ", picture.read_text()), "it says where from"
 
 
 def _introduced() -> dict[str, list[str]]:
