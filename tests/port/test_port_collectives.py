@@ -16,9 +16,10 @@ from mkport.port.fill.op import OP as FILL
 from mkport.port.geometry import Geometry
 from mkport.port.kernel import parse_instance
 from mkport.port.original import run_original
-from mkport.port.port import Request, _Port, port_file
+from mkport.port.port import _Port, port_file
 from mkport.port.preprocess import merge
 from mkport.port.report import Report
+from mkport.port.scanned import Request
 from mkport.port.unit import device_text
 
 FILE = Path(__file__).with_name("collectives.cu")

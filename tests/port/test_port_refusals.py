@@ -11,7 +11,8 @@ from mkport.errors import UserError
 from mkport.machines.cuda.nvrtc import find
 from mkport.port import compile as compiling
 from mkport.port.finding import TITLES
-from mkport.port.port import BUDGET, port_file
+from mkport.port.fitted import BUDGET
+from mkport.port.port import port_file
 
 
 def _refusals() -> ModuleType:

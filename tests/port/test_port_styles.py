@@ -115,7 +115,8 @@ def outputs(reports: dict[str, Report]) -> dict[str, list[np.ndarray]]:
 
 def _request(kernel: str) -> Any:
     from mkport.port.kernel import parse_instance
-    from mkport.port.port import Request, _Port
+    from mkport.port.port import _Port
+    from mkport.port.scanned import Request
 
     _, instance = parse_instance(INSTANCES.get(kernel, kernel))
     port = _Port(Request(FILE, kernel, instance=instance))

@@ -1,0 +1,198 @@
+"""The first step of a port: what is in the file, which kernel is meant, and what it reaches.
+
+What the user asked for stands here too; each further step is a layer on this one.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mkport.declare import Op
+from mkport.errors import UserError
+from mkport.machines.cpu.memory import NUMPY
+from mkport.port.arguments import check_range, read_arguments
+from mkport.port.finding import Finding, RefusedPort
+from mkport.port.geometry import Geometry, Three
+from mkport.port.kernel import Kernel, read_kernel
+from mkport.port.preprocess import GPU, Merged, expand, merge, resolve
+from mkport.port.report import Steps
+from mkport.port.unit import Item, Unit
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for."""
+
+    path: Path
+    kernel: str | None = None
+    grid: Three | None = None
+    block: Three | None = None
+    shared: int | None = None
+    instance: tuple[str, ...] = ()
+    immutable: tuple[str, ...] = ()
+    defines: tuple[tuple[str, str], ...] = ()
+    arguments: Mapping[str, Any] | Sequence[str] | None = None
+    name: str | None = None
+    out: Path | None = None
+    run: bool = True
+    compile: bool = True
+    machine: str = "host"
+
+
+class Scanned:
+    """A port whose file has been read."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.merged: Merged = merge(request.path)
+        self.steps = Steps(request.path.name)
+        self.launch: Geometry | None = None
+        self.files: dict[str, str] = {}
+        self.kernel: Kernel
+        self.op: Op | None = None
+        self.ran = False
+        self.name = request.name or ""
+
+    # 1. What is in the file.
+
+    def _scan(self) -> None:
+        step = self.steps.begin("scan")
+        defines = dict(self.request.defines)
+        text = resolve(self.merged.text, defines)
+        self.unit = Unit(text)
+        expanded = expand(resolve(self.merged.text, defines, {**GPU}), defines)
+        self.analysed = Unit(expanded)
+        kernels = self.analysed.kernels
+        if not kernels:
+            raise UserError(
+                f"{self.request.path} has no kernel: no `__global__` function with a body was "
+                "found in it."
+            )
+        listed = ", ".join(dict.fromkeys(item.name for item in kernels))
+        wanted = self.request.kernel
+        if wanted is None and len({item.name for item in kernels}) > 1:
+            raise UserError(
+                f"{self.request.path} has several kernels: {listed}. Name one, as in "
+                f"{self.request.path}:{kernels[0].name}."
+            )
+        chosen = [item for item in kernels if wanted in (None, item.name)]
+        if not chosen:
+            raise UserError(f"{self.request.path} has no kernel {wanted!r}; it has {listed}.")
+        self.name = self.request.name or chosen[0].name
+        step.say(f"{self.request.path.name}: kernels {listed}; porting {chosen[0].name}.")
+        self.seen = self._one_of(self.analysed, chosen)
+        self.reached, _ = self.analysed.reach([self.seen], " ".join(self.request.instance))
+        if found := self.analysed.broken(self.reached):
+            raise RefusedPort(self._unread(self.analysed, found[0], "not understood", found[1]))
+        self.item, self.items = self._emitted()
+        self.kernel = read_kernel(self.unit, self.item, self.request.instance)
+        for param in self.kernel.params:
+            kind = f"{param.dtype} tensor" if param.kind == "tensor" else param.kind
+            if param.boxed:
+                kind = f"by value: its {param.nbytes} bytes are read from a tensor"
+            step.say(f"  {param.name}: {param.type} ({kind})")
+        self._check_names()
+        helpers = [item.name for item in self.reached if item.kind == "function"
+                   and item != self.seen]  # fmt: skip
+        step.say(f"It reaches {len(self.reached) - 1} other pieces of the file"
+                 + (f"; functions {', '.join(helpers)}." if helpers else "."))  # fmt: skip
+
+    def _emitted(self) -> tuple[Item, list[Item]]:
+        """The kernel in the text that the port is made of: macros expanded only if they must be."""
+        defines = dict(self.request.defines)
+        written_out = Unit(expand(self.unit.text, defines))
+        for unit in (self.unit, written_out):
+            special = self.analysed.special(self.seen)
+            items = [
+                item for item in unit.kernels
+                if item.name == self.seen.name and unit.special(item) == special
+            ]  # fmt: skip
+            if len(items) != 1:
+                continue
+            reached, macros = unit.reach(items, " ".join(self.request.instance))
+            same = sum(i.kind == "function" for i in reached) == sum(
+                i.kind == "function" for i in self.reached
+            )
+            shared = [len(re.findall(r"\b__shared__\b", u.text_of(i)))
+                      for u, all_of in ((unit, reached), (self.analysed, self.reached))
+                      for i in [*all_of]]  # fmt: skip
+            counts = (sum(shared[: len(reached)]), sum(shared[len(reached) :]))
+            if unit.broken(reached) is None and (
+                unit is written_out or (counts[0] == counts[1] and self._guards_agree(same))
+            ):
+                self.unit = unit
+                self.macros = frozenset(macros)
+                return items[0], reached
+        raise RefusedPort(self._unread(self.analysed, self.seen, "not understood"))
+
+    def _one_of(self, unit: Unit, chosen: Sequence[Item]) -> Item:
+        """The kernel of a name: the template's specialisation for the instance, else the rest."""
+        squeezed = tuple("".join(part.split()) for part in self.request.instance)
+        plain = []
+        for item in chosen:
+            special = unit.special(item)
+            if special is None:
+                plain.append(item)
+            elif squeezed == tuple("".join(part.split()) for part in special):
+                return item
+        if not plain and (kinds := [", ".join(unit.special(item) or ()) for item in chosen]):
+            name, listed = chosen[0].name, " and ".join(f"<{kind}>" for kind in kinds)
+            raise RefusedPort(
+                Finding(
+                    "MK102", unit.tree.line(chosen[0].node), unit.tree.column(chosen[0].node),
+                    f"The kernel {name} is written out for {listed}, and nothing says which.",
+                    "A megakernel holds finished code: there is nothing to put into it.",
+                    f'Say which: --instantiate "{name}<{kinds[0]}>".',
+                )
+            )  # fmt: skip
+        if len(plain) != 1:
+            raise RefusedPort(self._unread(unit, plain[-1], "one of several kernels of this name"))
+        return plain[0]
+
+    def _guards_agree(self, same: bool) -> bool:
+        return same or "#if" in self.unit.text
+
+    def _unread(self, unit: Unit, item: Item, what: str, node: Any = None) -> Finding:
+        node = node or item.node
+        line = " ".join(unit.text.split("\n")[unit.tree.line(node) - 1].split())
+        return Finding(
+            "MK101", unit.tree.line(node), unit.tree.column(node),
+            f"`{line[:80]}` is {what}.",
+            "What it does to barriers and memory is not known, and a port would be a guess.",
+            "Write it in plain C++; a macro that makes code may be written out.",
+        )  # fmt: skip
+
+    def _check_names(self) -> None:
+        names = [param.name for param in self.kernel.params]
+        tensors = {param.name for param in self.kernel.params if param.kind == "tensor"}
+        for name in self.request.immutable:
+            if name not in tensors:
+                raise UserError(
+                    f"--immutable {name}: {self.kernel.name} has no tensor parameter of that name; "
+                    f"it has {', '.join(sorted(tensors)) or 'none'}."
+                )
+        given = self.request.arguments
+        self.given: Mapping[str, Any] | None = None
+        if isinstance(given, Mapping):
+            if odd := sorted(set(given) ^ set(names)):
+                raise UserError(
+                    f"The arguments are to be those of {self.kernel.name}, {', '.join(names)}; "
+                    f"{odd[0]!r} is missing or one too many."
+                )
+            for param in self.kernel.params:
+                if param.kind == "int":
+                    check_range(f"{param.name}={given[param.name]}", given[param.name], param)
+            boxed = {param.name: param for param in self.kernel.params if param.boxed}
+            self.given = {
+                name: np.array([value], NUMPY[boxed[name].dtype])
+                if name in boxed and not isinstance(value, np.ndarray) else value
+                for name, value in given.items()
+            }  # fmt: skip
+        elif given is not None:
+            self.given = read_arguments(given, self.kernel)
+        if not re.fullmatch(r"[a-z_]\w*", self.name, re.IGNORECASE) or "__" in self.name:
+            raise UserError(f"--name {self.name!r} is no name for an op: use letters, digits, _.")
