@@ -5,11 +5,13 @@ node's inputs, and just after it, which gives its outputs.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from mkport.compose.cuda import compose_cuda
+from mkport.compose import Program
+from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.declare import Op
 from mkport.declare.case import Case
 from mkport.errors import UserError
@@ -39,8 +41,10 @@ def check_step(
             continue
         started = time.perf_counter()
         given = tiny.fill(graph, shape, np.random.default_rng(seed))
+        program = tiny.program(dtype) if machine == "cpu" else compose_cuda(graph.ops, dtype, dtype)
         before, after = (
-            _run(graph.first(places[-1] + n), machine, dtype, given, workers, seed) for n in (0, 1)
+            run_step(graph.first(places[-1] + n), program, machine, given, workers, seed)
+            for n in (0, 1)
         )
         node = graph.nodes[places[-1]]
         case = case_of(node, before)
@@ -60,19 +64,29 @@ def check_step(
     return verdicts
 
 
-def _run(
-    graph: Graph, machine: str, dtype: str, given: dict[str, np.ndarray], workers: int, seed: int
+def run_step(
+    graph: Graph,
+    program: Program | CudaProgram,
+    machine: str,
+    given: Mapping[str, np.ndarray],
+    workers: int,
+    seed: int,
 ) -> dict[str, np.ndarray]:
-    """The tensors after one step over copies of the given ones; scratch starts as NaN."""
+    """The tensors after one step over copies of the given ones; scratch starts as NaN.
+
+    `program` is composed for the `machine`, "cpu", "host" or "cuda". In the host build `seed` draws
+    the order that workers are stepped in.
+    """
     schedule = deal(graph, workers, share="blocks" if machine == "cpu" else "strided")
     verify(schedule)
     given = {name: array.copy() for name, array in given.items()}
     if machine == "cpu":
-        with CpuMachine(tiny.program(dtype), schedule, given) as cpu:
+        assert isinstance(program, Program)
+        with CpuMachine(program, schedule, given) as cpu:
             cpu.poison()
             cpu.step()
             return cpu.tensors
-    program = compose_cuda(schedule.graph.ops, dtype, dtype)
+    assert isinstance(program, CudaProgram)
     if machine == "host":
         host = HostMachine(program, schedule, given, seed=seed)
         host.poison()
