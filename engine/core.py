@@ -18,8 +18,9 @@ import numpy as np
 
 from mkport.engine.grammar import Matcher
 from mkport.engine.logprobs import prompt_logprobs, token_logprob
+from mkport.engine.ran import Ran
 from mkport.engine.request import Accepted, Event, Reason, Sampling, Stats, TokenLogprob
-from mkport.engine.runner import Ran, Runner, StepFailed
+from mkport.engine.runner import Runner, StepFailed
 from mkport.engine.sampled import GREEDY, HOST, Draw
 from mkport.engine.sampling import NotFinite, RowError, Sampler
 from mkport.engine.scheduler import Scheduler

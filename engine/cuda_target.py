@@ -3,14 +3,16 @@ host writes before a step goes there in one copy."""
 
 import importlib.util
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from mkport.compose.cuda import MAX_ROWS, CudaProgram, compose_cuda
 from mkport.declare import Op, TensorSpec
+from mkport.engine.cuda_ahead import SLOTS, Queue, pinned
 from mkport.engine.load import LoadedModel
+from mkport.engine.ran import Ran
 from mkport.engine.target import Arrays, as_stored, fixed_table
 from mkport.machines.cpu.memory import NUMPY
 from mkport.machines.cuda.ahead import Ahead
@@ -32,6 +34,7 @@ class CudaTarget:
     name, chunk = "cuda", MAX_ROWS
     most_rows: int | None = MAX_ROWS
     share: Share = "strided"
+    ahead = 1
 
     def __init__(self) -> None:
         self.gpu = gpu()
@@ -66,7 +69,7 @@ class CudaTarget:
 
 
 class DeviceArrays:
-    """Tensors in the GPU's memory. Inputs have a mirror in pinned memory that `push` sends; the
+    """Tensors in the GPU's memory. Inputs have a mirror that `push` sends; the
     page tables are large and seldom change, so they go only when they did. `weight` makes a weight
     on the device."""
 
@@ -92,16 +95,36 @@ class DeviceArrays:
                 self.tensors[name] = cupy.zeros(spec.shape, NUMPY[spec.dtype])
         self.tables = {name: np.zeros(specs[name].shape, np.int32) for name in sorted(tables)}
         self._sent = {name: table.copy() for name, table in self.tables.items()}
+        sequences = max(map(len, self.tables.values()), default=1)
+        self._queue = Queue(self.tensors, sequences)
+        # what is on its way to the device, so that the mirror can be written meanwhile
+        self._under_way = [
+            (pinned(self._host.shape, np.uint8), cupy.cuda.Event(disable_timing=True))
+            for _ in range(SLOTS)
+        ]
+        self._pushed = 0
 
     def push(self) -> None:
-        """Sends the inputs on the current stream; they may be written again after the next wait."""
+        """Sends inputs, and page tables that have changed, on the current stream; they may be
+        written again at once."""
         import cupy
 
-        self._block.set(self._host, stream=cupy.cuda.get_current_stream())
+        stream = cupy.cuda.get_current_stream()
+        sent, event = self._under_way[self._pushed % SLOTS]
+        self._pushed += 1
+        event.synchronize()
+        sent[...] = self._host
+        self._block.set(sent, stream=stream)
+        event.record(stream)
         for name, table in self.tables.items():
             if not np.array_equal(table, self._sent[name]):
                 self._sent[name][...] = table
-                self.tensors[name].set(table)
+                self.tensors[name].set(table, stream=stream)  # returns once it is staged
+
+    def launch(self, machine: CudaMachine, wanted: int, looked: Sequence[int], trace: bool) -> Ran:
+        """See `Arrays`."""
+        self.push()
+        return self._queue.launch(machine, wanted, looked, trace)
 
     def read(self, array: Any) -> np.ndarray:
         """A copy."""
@@ -152,14 +175,11 @@ def weight_of(model: LoadedModel, spec: TensorSpec, context: int) -> Any:
 
 
 def _block(specs: list[TensorSpec]) -> tuple[Any, np.ndarray]:
-    """Room for these tensors, on the device and pinned on the host: uint8 both."""
+    """Room for these tensors, on the device and its mirror on the host: uint8 both."""
     import cupy
 
     size = sum(_padded(spec) for spec in specs)
-    pinned = cupy.cuda.alloc_pinned_memory(size)
-    host = np.frombuffer(pinned, np.uint8, size)
-    host[...] = 0
-    return cupy.zeros(size, cupy.uint8), host
+    return cupy.zeros(size, cupy.uint8), np.zeros(size, np.uint8)
 
 
 def _views(block: Any, specs: list[TensorSpec], dtype: Any) -> dict[str, Any]:

@@ -5,7 +5,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from mkport.doctor import cpu_model
 from mkport.engine.load import LoadedModel
 from mkport.engine.prefill import Prefill
+from mkport.engine.ran import Ran
 from mkport.engine.sampled import Draw
 from mkport.engine.scheduler import Limits
 from mkport.engine.sequence import Copy, Part, Plan, Restore, Save
@@ -28,26 +28,6 @@ SHORT = 16  # tokens of a prompt that steps run sooner than PyTorch does
 
 class StepFailed(RuntimeError):
     """A step did not end: what its sequences have in the cache is unknown, later steps may run."""
-
-
-def _nothing() -> None:
-    """It is there already."""
-
-
-@dataclass(eq=False)
-class Ran:
-    """What a step gives for its wanted rows, in the order of the parts; the next step takes it
-    away, from a runner that runs ahead the one behind the next."""
-
-    choices: np.ndarray  # int32 [wanted], as asked for; -1 where logits are not finite
-    read: Callable[[], np.ndarray]
-    arrive: Callable[[], object] = _nothing  # waits until it is there. Raises StepFailed
-
-    @cached_property
-    def logits(self) -> np.ndarray:
-        """Float32 [wanted, vocabulary]: from a device they are fetched when they are looked at, and
-        from a runner that runs ahead only those are right whose `Draw` says that they are."""
-        return self.read()
 
 
 class Runner(Protocol):
@@ -104,7 +84,7 @@ class StepRunner:
         workers: int | None = None,
         target: Target = CPU,
     ) -> None:
-        self.limits, self.ahead = limits, 0
+        self.limits, self.ahead = limits, target.ahead
         self.workers = target.workers() if workers is None else workers
         most = limits.sequences + limits.prompt_logits
         shapes = [replace(shape, rows=w, logits=min(w, most)) for w in widths]
@@ -131,9 +111,10 @@ class StepRunner:
         self._traced = plan.tokens, len(plan.parts)
         rows = self._rows(plan.parts, draws)
         try:
-            return self._step(rows, trace)
+            ran = self._step(rows, trace)
         except Stuck as error:
             raise StepFailed(str(error)) from error
+        return Ran(ran.choices, ran.read, lambda: _arrived(ran))
 
     def _rows(self, parts: Sequence[Part], draws: Sequence[Draw]) -> list[_Row]:
         """Runs what goes to PyTorch of the parts; the rest is for the machines."""
@@ -161,11 +142,12 @@ class StepRunner:
     def _steps_of(self, batches: Sequence[Sequence[_Row]], trace: bool) -> Ran:
         """Several steps; each one's results are fetched before the next."""
         found: list[Ran] = []
-        for rows in batches:
-            found.append(self._one(rows, trace))
+        for rows in batches[:-1]:
+            ran = self._one(rows, trace)
             if any(row.draw is not None for row in rows):
-                found[-1] = Ran(found[-1].choices.copy(), _kept(found[-1].logits.copy()))
-        return _joined(found)
+                ran.arrive()
+                found.append(Ran(ran.choices.copy(), _kept(ran.logits.copy())))
+        return _joined([*found, self._one(batches[-1], trace)])
 
     def _one(self, rows: Sequence[_Row], trace: bool) -> Ran:
         wanted = [n for n, row in enumerate(rows) if row.draw is not None]
@@ -173,8 +155,10 @@ class StepRunner:
         machine = self.steps.machine_for(len(rows), len(wanted))
         assert machine is not None, "the scheduler plans steps that fit"
         places, tokens = [row.place for row in rows], [row.token for row in rows]
-        self.steps.step(machine, places, tokens, wanted, trace, draws)
         count = len(wanted)
+        if self.ahead:
+            return self.steps.launch(machine, places, tokens, wanted, draws, trace)
+        self.steps.step(machine, places, tokens, wanted, trace, draws)
         return Ran(self.steps.choices(count), lambda: self.steps.logits(count))
 
     def trace(self) -> Trace:
@@ -209,13 +193,31 @@ class StepRunner:
             move.sequence.saved = None
 
 
+def _arrived(ran: Ran) -> None:
+    """Waits for a step's results. Raises StepFailed."""
+    try:
+        ran.arrive()
+    except Stuck as error:
+        raise StepFailed(str(error)) from error
+
+
 def _joined(parts: Sequence[Ran]) -> Ran:
-    """The results of several steps as those of one."""
-    parts = [part for part in parts if len(part.choices)]
-    if not parts:
-        return Ran(np.zeros(0, np.int32), lambda: np.zeros((0, 0), np.float32))
-    choices = np.concatenate([part.choices for part in parts])
-    return Ran(choices, lambda: np.concatenate([part.logits for part in parts]))
+    """The results of several steps as those of one; only the last may not have arrived."""
+    if len(parts) == 1:
+        return parts[0]
+    lasts = parts[-1:]
+    size = sum(len(part.choices) for part in parts)
+    choices = np.full(size, -1, np.int32)
+    logits = [part for part in parts if len(part.choices)]
+
+    def arrive() -> None:
+        for last in lasts:
+            last.arrive()
+        if logits:
+            np.concatenate([part.choices for part in logits], out=choices)
+
+    ran = Ran(choices, lambda: np.concatenate([part.logits for part in logits]), arrive)
+    return ran
 
 
 def _kept(logits: np.ndarray) -> Callable[[], np.ndarray]:

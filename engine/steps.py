@@ -15,6 +15,7 @@ from mkport.compose import Program
 from mkport.compose.cuda import CudaProgram
 from mkport.declare import TensorSpec
 from mkport.engine.load import LoadedModel
+from mkport.engine.ran import Ran
 from mkport.engine.sampled import GREEDY, Draw, words_of
 from mkport.engine.target import CPU, Machine, Target
 from mkport.models.sampled import sampled
@@ -105,9 +106,30 @@ class Steps:
         draws: Sequence[Draw] = (),
     ) -> None:
         """As `run`, but reads nothing back."""
-        self._send(places, tokens, wanted, draws)
+        self._fill(places, tokens, wanted, draws)
+        self._arrays.push()
         self.last = machine
         machine.step(trace)
+
+    def launch(
+        self,
+        machine: Machine,
+        places: Sequence[tuple[int, int]],
+        tokens: Sequence[int],
+        wanted: Sequence[int],
+        draws: Sequence[Draw],
+        trace: bool = False,
+    ) -> Ran:
+        """As `step`, but the results arrive later, so that the next step can be under way before.
+
+        A token below 0 is the one that its row of the page tables chose last. The results are gone
+        when the step behind the next is launched, and logits are there where `draws` says that
+        they are looked at.
+        """
+        self._fill(places, tokens, wanted, draws)
+        self.last = machine
+        looked = [row for row, draw in enumerate(draws) if draw.looked]
+        return self._arrays.launch(machine, len(wanted), looked, trace)
 
     def choices(self, rows: int) -> np.ndarray:
         """The last step's choices of its first wanted rows, int32 [rows]."""
@@ -131,7 +153,8 @@ class Steps:
         ahead of the host: the step behind the one whose choices are yielded is under way already.
         The positions of all steps must be within the context.
         """
-        self._send(places, tokens, range(len(tokens)), draws)
+        self._fill(places, tokens, range(len(tokens)), draws)
+        self._arrays.push()
         self.last = machine
         yield from self._arrays.follow(machine, len(tokens), self.planned[0].shape.context, steps)
 
@@ -153,7 +176,7 @@ class Steps:
         for machine in self.machines:
             machine.close()
 
-    def _send(
+    def _fill(
         self,
         places: Sequence[tuple[int, int]],
         tokens: Sequence[int],
@@ -166,7 +189,6 @@ class Steps:
         inputs["tokens"][: len(tokens)] = tokens
         inputs["logit_rows"][: len(wanted)] = wanted
         inputs["sampling"][: len(wanted)] = words_of(draws or [GREEDY] * len(wanted))
-        self._arrays.push()
 
     def _views(self, specs: dict[str, TensorSpec]) -> dict[str, Any]:
         """A machine's tensors: each the beginning of the largest machine's."""

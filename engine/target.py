@@ -2,7 +2,7 @@
 lie. What is done with them is the same everywhere; the GPU's target stands in `cuda_target`."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from mkport.compose.cuda import MAX_ROWS, CudaProgram, compose_cuda
 from mkport.declare import Op, TensorSpec
 from mkport.declare.case import from_bf16
 from mkport.engine.load import LoadedModel
+from mkport.engine.ran import Ran
 from mkport.errors import UserError
 from mkport.machines.cpu.machine import CpuMachine
 from mkport.machines.cpu.memory import allocate
@@ -60,6 +61,10 @@ class Arrays(Protocol):
         """Sends inputs and page tables to the machine."""
         ...
 
+    def launch(self, machine: Any, wanted: int, looked: Sequence[int], trace: bool) -> Ran:
+        """Sends the inputs and runs a step, whose results arrive later; see `Steps.launch`."""
+        ...
+
     def read(self, array: Any) -> np.ndarray:
         """A tensor, or a part of one, for the host; the next step may overwrite it."""
         ...
@@ -84,6 +89,7 @@ class Target(Protocol):
     prefills: bool  # prompts go through PyTorch, so that a chunk may be longer than a step
     prompt_chunk: int  # prompt tokens between two looks at the queue, unless told otherwise
     mixed_chunk: int  # and beside running requests, whose pause it bounds
+    ahead: int  # steps that are launched before the results of the one before have arrived
 
     def workers(self) -> int:
         """As many as it has room for."""
@@ -111,6 +117,7 @@ class HostArrays:
         self.inputs = self.tensors
         names = (FULL_TABLE, WINDOW_TABLE)
         self.tables = {name: self.tensors[name] for name in names if name in specs}
+        self._latest = np.zeros(max(map(len, self.tables.values()), default=1), np.int32)
 
     @staticmethod
     def _array(model: LoadedModel, spec: TensorSpec, context: int) -> np.ndarray:
@@ -121,6 +128,19 @@ class HostArrays:
 
     def push(self) -> None:
         """They are there."""
+
+    def launch(self, machine: Machine, wanted: int, looked: Sequence[int], trace: bool) -> Ran:
+        """See `Arrays`: the step runs at once, so the results are copies."""
+        count, tokens = int(self.inputs["count"][0]), self.inputs["tokens"]
+        rows = self.inputs["rows"][:, 0]
+        for i in range(count):
+            if tokens[i] < 0:
+                tokens[i] = self._latest[rows[i]]
+        machine.step(trace)
+        choices = machine.tensors["next"][:wanted].copy()
+        self._latest[rows[self.inputs["logit_rows"][:wanted]]] = np.maximum(choices, 0)
+        logits = {row: machine.tensors["logits"][row].copy() for row in looked}
+        return Ran(choices, lambda: _rows(logits, wanted))
 
     def read(self, array: np.ndarray) -> np.ndarray:
         """The array itself."""
@@ -141,6 +161,14 @@ class HostArrays:
             np.minimum(places + 1, context - 1, out=places)
 
 
+def _rows(logits: Mapping[int, np.ndarray], count: int) -> np.ndarray:
+    """Rows of logits, NaN where there is none: float32 [count, vocabulary]."""
+    found = np.full((count, next(iter(logits.values())).size), np.nan, np.float32)
+    for row, values in logits.items():
+        found[row] = values
+    return found
+
+
 def fixed_table(model: LoadedModel, spec: TensorSpec, context: int) -> np.ndarray | None:
     """A weight that no file holds: the cosines and sines of rotary positions."""
     return model.family.rope_table(model.config, context) if spec.name == "rope" else None
@@ -158,6 +186,7 @@ class CpuTarget:
     most_rows: int | None = None
     prefills = False
     prompt_chunk, mixed_chunk = 64, 8  # 8 less than double a step of eight
+    ahead = 0
     share: Share = "blocks"
 
     def workers(self) -> int:
@@ -190,6 +219,7 @@ class HostTarget:
     most_rows: int | None = MAX_ROWS
     prefills = False
     prompt_chunk, mixed_chunk = 64, 8  # as far as a step has room
+    ahead = 0
     share: Share = "strided"
 
     def workers(self) -> int:

@@ -207,6 +207,7 @@ decoder.close()
 - `engine/decoder.py`: steps of one model: tokens in, logits and choices out.
 - `engine/steps.py`: machines of several widths over the same weights and cache.
 - `engine/target.py`: where steps run, and what differs between the places.
+- `engine/ran.py`: what a step gives, at once or later.
 - `engine/generate.py`: the loop from a prompt to its end.
 - `engine/prompt.py`: a person's words in the form that the model expects.
 - `engine/tokenizer.py`: text to ids and back.

@@ -222,6 +222,7 @@ computes what it should; the report is worth sending in, right or wrong.
 
 - `engine/cuda_target.py`: a model's steps on a GPU: weights, page tables, inputs, steps that
   follow each other.
+- `engine/cuda_ahead.py`: steps that are queued there before the host knows what came before.
 """
 
 # %%

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Of
 import numpy as np
 
 from mkport.engine.prefix import NONE
-from mkport.engine.runner import Ran
+from mkport.engine.ran import Ran
 from mkport.engine.sampled import Draw
 from mkport.engine.scheduler import Limits
 from mkport.engine.sequence import PENDING, Copy, Part, Plan, Restore, Save, Sequence

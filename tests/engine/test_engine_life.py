@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from mkport.engine.engine import Engine, collect
+from mkport.engine.ran import Ran
 from mkport.engine.request import EngineLike, Event, Grammar, QueueFull, Sampling
-from mkport.engine.runner import Ran, StepFailed
+from mkport.engine.runner import StepFailed
 from mkport.engine.sampled import Draw
 from mkport.engine.sampling import Sampler
 from mkport.engine.scheduler import Limits
