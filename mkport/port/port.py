@@ -102,7 +102,8 @@ class _Port(Tried):
             step.state = "refused"
             step.say(f"{verdict}: {', '.join(dict.fromkeys(f.code for f in decisive))}")
         else:
-            step.say("ported" + ("" if self.ran else ", but not run here"))
+            told = "" if self.ran else ", but not run here"
+            step.say("ported" + (", but run on nothing that tells much" if self.little else told))
             if self.request.out is not None:
                 folder = make_folder(self.request.out / self.name)
                 for name, text in self.files.items():

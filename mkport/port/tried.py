@@ -1,5 +1,6 @@
 """Step eleven of a port: original and port are run on the same arguments, and the bits compared."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,8 @@ from mkport.port import check, emit
 from mkport.port.arguments import trials
 from mkport.port.finding import Finding
 from mkport.port.geometry import Geometry
-from mkport.port.original import NotBuilt
+from mkport.port.original import NotBuilt, Original
+from mkport.port.outcome import asked_for, misfits, says_little
 from mkport.port.report import Step
 from mkport.port.written import Written
 
@@ -21,6 +23,8 @@ MOST_BLOCKS = (6, 4, 2)  # of a launch on made-up arguments
 
 class Tried(Written):
     """A port that has been run, where that could be."""
+
+    little = ""  # why what was run tells next to nothing
 
     # 11. The bits.
 
@@ -35,63 +39,95 @@ class Tried(Written):
             step.say("There is no C++ compiler here (g++ or clang++): nothing was run.")
             return
         if self.given is not None:
-            self._run_on(step, self.given, self._full_launch(), given=True)
+            launch = self.launch
+            assert launch is not None
+            first = self._first(step, self.given, launch, given=True)
+            if first is not None and first[1]:
+                self.steps.found(step, first[1])
+            elif first is not None:
+                self._compare(step, self.given, launch, first[0], given=True)
             return
-        tried = 0
+        self._run_on_trials(step)
+
+    def _run_on_trials(self, step: Step) -> None:
+        """Made-up arguments, until some fit and tell something."""
+        launch = self._small_launch()
+        tried: list[tuple[Finding, ...]] = []
         blamed: tuple[Finding, ...] = ()
-        for arguments in trials(self.kernel, self._small_launch()):
-            tried += 1
-            found = self._run_on(step, arguments, self._small_launch(), given=False)
-            if found is None:
+        dull: tuple[Mapping[str, Any], Original] | None = None
+        for arguments in trials(self.kernel, launch):
+            first = self._first(step, arguments, launch, given=False)
+            if first is None:
                 return
-            blamed = blamed or found
-            if any(f.code in ("MK201", "MK205") for f in found):
-                break  # no argument mends that
+            done, found = first
+            if not found and not self._says_little(arguments, done):
+                self._compare(step, arguments, launch, done, given=False)
+                return
+            if not found:
+                dull = dull or (arguments, done)
+                continue
+            tried.append(found)
+            if not any(f.code in check.FITS for f in found):
+                own = tuple(f for f in found if "shared" in f.cause or f.code == "MK205")
+                blamed = blamed or own
+                if any(f.code in ("MK201", "MK205") for f in own):
+                    break  # no argument mends that
         if blamed:
             self.steps.found(step, blamed)
-            return
-        step.state = "skipped"
-        step.say(
-            f"No made-up arguments fit {self.kernel.name} ({tried} were tried): give the real "
-            "ones with --arg, and the bits are compared."
-        )
+        elif dull is not None:
+            self._compare(step, dull[0], launch, dull[1], given=False)
+        else:
+            step.state = "skipped"
+            step.say(misfits(self.kernel, tried, self.merged.place))
 
-    def _full_launch(self) -> Geometry:
-        assert self.launch is not None
-        return self.launch
+    def _says_little(self, arguments: Mapping[str, Any], done: Original) -> str:
+        names = {param.name: param.name for param in self.kernel.params}
+        outputs = self._wanted(arguments, done.outputs, names)
+        return says_little(self.kernel, self.modes, arguments, outputs)
 
     def _small_launch(self) -> Geometry:
         assert self.launch is not None and self.launch.grid is not None
         sizes = [min(n, most) for n, most in zip(self.launch.grid, MOST_BLOCKS, strict=True)]
         return replace(self.launch, grid=(sizes[0], sizes[1], sizes[2]))
 
-    def _run_on(
+    def _first(
         self, step: Step, arguments: Mapping[str, Any], launch: Geometry, given: bool
-    ) -> tuple[Finding, ...] | None:
-        """Runs original and port. Where that came to nothing on made-up arguments: what the kernel
-        is to blame for, whatever its arguments."""
+    ) -> tuple[Original, tuple[Finding, ...]] | None:
+        """Runs the original, and says what is to be said of it; None where it cannot be run."""
         unfilled = [n for n, mode in self.modes.items() if mode == "write"] if given else []
         try:
-            done, found = check.run_first(
+            return check.run_first(
                 self._original_for_host(), self.request.path, self.kernel, self._full_name(),
                 launch, arguments, unfilled, self.layout.dynamic, 4 if given else 3,
                 20.0 if given else 8.0,
             )  # fmt: skip
         except NotBuilt as refused:
             step.state = "skipped"
-            step.say(f"{refused} Nothing was run.")
+            step.say(f"{self._placed_text(str(refused))} Nothing was run.")
             return None
-        if not given and found:
-            if any(f.code in check.FITS for f in found):
-                return ()
-            return tuple(f for f in found if "shared" in f.cause or f.code == "MK205")
+
+    def _placed_text(self, text: str) -> str:
+        """A compiler's words with the line of the user's own file."""
+
+        def named(found: re.Match[str]) -> str:
+            file, line = self.merged.place(int(found[1]))
+            return f"at {file}:{line}"
+
+        return re.sub(r"\bat line (\d+)", named, text, count=1)
+
+    def _compare(
+        self,
+        step: Step,
+        arguments: Mapping[str, Any],
+        launch: Geometry,
+        done: Original,
+        given: bool,
+    ) -> None:
+        """Runs the port as well, and holds the bits against each other."""
         words = ", ".join(f"{n}={v}" for n, v in arguments.items() if not isinstance(v, np.ndarray)
                           and v is not None)  # fmt: skip
         step.say(f"{'given' if given else 'made-up'} arguments {words}".rstrip()
                  + f", grid {launch.grid}")  # fmt: skip
-        if found:
-            self.steps.found(step, found)
-            return None
         step.say("the original equals itself in every order of its threads, and is well defined")
         assert self.op is not None
         names = emit.argument_names(self.kernel)
@@ -111,7 +147,7 @@ class Tried(Written):
             differences = [f"the port's threads slip: {fault}"]
         except UserError as error:
             self.steps.found(step, [self._uncompiled(str(error))])
-            return None
+            return
         if differences:
             step.say(*differences)
             self.steps.found(step, [Finding(
@@ -120,12 +156,18 @@ class Tried(Written):
                 "It would be wrong in a megakernel.",
                 "This is a fault of the port, not of the kernel: please report the file.",
             )])  # fmt: skip
-            return None
+            return
         step.say(f"the port has the same bits on the {self.request.machine} machine: between tasks "
                  "that leave NaN behind, twice side by side, with 1, 3 and 7 workers, in shuffled "
                  "order")  # fmt: skip
-        self.ran = True
-        return None
+        self.little = self._says_little(arguments, done)
+        self.ran = given or not self.little
+        if self.little:
+            step.state = "warned"
+            step.say(
+                f"but that says little: {self.little}"
+                + ("." if given else f". Give real arguments: {asked_for(self.kernel)}")
+            )
 
     def _wanted(
         self, arguments: Mapping[str, Any], outputs: Sequence[np.ndarray], names: Mapping[str, str]

@@ -1,0 +1,74 @@
+"""Runs on made-up arguments: what they found, and whether equal bits mean anything."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mkport.machines.host.build import compiler
+from mkport.port.kernel import read_kernel
+from mkport.port.outcome import asked_for, says_little
+from mkport.port.port import port_file
+from mkport.port.report import Report
+from mkport.port.unit import Unit
+
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="there is no C++ compiler")
+HEAD = "__global__ void k(const float* x, float* y, int n) {\n"
+
+
+def port(tmp_path: Path, body: str, **options: object) -> tuple[Report, list[str]]:
+    path = tmp_path / "k.cu"
+    path.write_text(HEAD + body + "\n}\n")
+    report = port_file(path, block=(64, 1, 1), compile=False, **options)  # type: ignore[arg-type]
+    return report, [*report.steps[10].lines, *report.steps[11].lines]
+
+
+@needs_compiler
+def test_equal_bits_of_a_kernel_that_did_nothing_are_no_proof(tmp_path: Path) -> None:
+    report, lines = port(tmp_path, "  if (n > 5000) y[threadIdx.x] = x[threadIdx.x];")
+    assert report.verdict == "ported" and not report.ran
+    assert report.steps[10].state == "warned"
+    assert "but that says little: it changed no element of y. Give real arguments" in lines[-2]
+    assert lines[-1] == "ported, but run on nothing that tells much"
+    given = ["x=f32[64]", "y=f32[64]", "n=6000"]
+    report, lines = port(tmp_path, "  if (n > 5000) y[threadIdx.x] = x[threadIdx.x];",
+                         arguments=given)  # fmt: skip
+    assert report.ran and lines[-1] == "ported"
+
+
+@needs_compiler
+def test_trials_go_on_until_one_tells_something(tmp_path: Path) -> None:
+    report, lines = port(tmp_path, "  y[threadIdx.x] = n == 16 ? x[threadIdx.x] : 0.0f;")
+    assert report.ran and any("made-up arguments n=16" in line for line in lines)
+
+
+@needs_compiler
+def test_what_did_not_fit_is_told_with_the_way_to_give_what_does(tmp_path: Path) -> None:
+    report, lines = port(tmp_path, "  y[0] = x[threadIdx.x * 1000000 + n];")
+    assert report.verdict == "ported" and not report.ran and report.exit_code == 0
+    assert lines[0] == (
+        "No made-up arguments fit k. Of 6 trials: 6 times it crashed in k.cu:2. Give the real "
+        "ones, and the bits are compared: --arg 'x=f32[SIZES]' --arg 'y=f32[SIZES]' --arg "
+        "'n=NUMBER'"
+    )
+
+
+def test_little_is_nan_zero_or_nothing() -> None:
+    unit = Unit(HEAD + "}")
+    kernel = read_kernel(unit, unit.kernels[0], ())
+    modes = {"x": "read", "y": "write"}
+    old = np.arange(1, 5, dtype=np.float32)
+
+    def little(new: list[float]) -> str:
+        outputs = {"x": old, "y": np.array(new, np.float32)}
+        return says_little(kernel, modes, {"x": old, "y": old, "n": 4}, outputs)
+
+    nan = float("nan")
+    assert little([1, 2, 3, 4]) == "it changed no element of y"
+    assert little([1, 0, 0, 4]) == "it left zero in all 2 changed elements of y"
+    assert little([nan, nan, 3, 4]) == "it left NaN in all 2 changed elements of y"
+    assert little([nan, 5, 3, 4]) == ""
+    assert says_little(kernel, {"x": "read"}, {"x": old, "n": 1}, {"x": old}) == (
+        "it was given nothing to write to"
+    )
+    assert asked_for(kernel).endswith("--arg 'n=NUMBER'")
