@@ -152,6 +152,8 @@ def _field_faults(lines: list[str], cls: ast.ClassDef) -> Iterator[str]:
     for node in cls.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             name, kind = node.target.id, ast.unparse(node.annotation)
+            if name.startswith("_"):
+                continue
             first = node.lineno - 1
             while lines[first - 1].strip().startswith("#"):
                 first -= 1
