@@ -108,8 +108,8 @@ def plan_capacity(
 
 
 def widths(limits: Limits, target: Target = CPU) -> list[int]:
-    """The rows of the machines: one sequence, all of them, a chunk beside them, all that there may
-    be; where chunks go another way, powers of two up to all sequences."""
+    """The rows of the machines [1 or more], ascending: one sequence, all of them, a chunk beside
+    them, all that there may be; where chunks go another way, powers of two up to all sequences."""
     most = limits.sequences
     if target.prefills:
         return sorted({1 << i for i in range(most.bit_length()) if 1 << i < most} | {most})

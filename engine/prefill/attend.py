@@ -12,7 +12,8 @@ def gathered(cache: Any, pages: Any, first: int, end: int) -> Any:
 
 
 def attention(q: Any, k: Any, v: Any, window: int, scale: float) -> Any:
-    """Each query sees the keys up to its own position, the last `window` of them if not 0.
+    """Each query sees the keys up to its own position; a `window` above 0 leaves the last so many
+    keys of them.
 
     q [tokens, heads, dim], k and v [keys, kv_heads, dim]; the last query stands at the last key.
     Returns [tokens, heads * dim]. On a GPU by the flash kernel, which skips what a window hides;

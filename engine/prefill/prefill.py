@@ -41,8 +41,8 @@ class Prefill:
         self._fused = fused(self.device.type == "cuda" if compiled is None else compiled)
 
     def run(self, ids: Sequence[int], start: int, tables: Mapping[str, np.ndarray]) -> None:
-        """Writes the keys and values of `ids`, which stand at position `start` on, into their
-        pages; every position before has been run.
+        """Writes the keys and values of `ids` [tokens], which stand at position `start` on, into
+        their pages; every position before has been run.
 
         `tables` holds the sequence's row of each page table, int32 [blocks].
         """
@@ -63,8 +63,8 @@ class Prefill:
                 call(chunk, args)
 
     def warm(self, tables: Mapping[str, np.ndarray], context: int) -> None:
-        """Runs chunks of a few lengths into pages that nobody holds, so that what has to be
-        compiled is compiled, and waits for it."""
+        """Runs chunks of a few lengths, none above `context` positions, into pages that nobody
+        holds, so that what has to be compiled is compiled, and waits for it."""
         import torch
 
         for tokens in WARM:

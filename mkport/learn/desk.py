@@ -31,7 +31,8 @@ class Desk:
         return path
 
     def reset(self, exercise: Exercise) -> Path:
-        """Puts the exercise back as it was in the beginning; the old file stays beside it."""
+        """Puts the exercise back as it was in the beginning; the old file stays beside it. Raises
+        UserError where a file cannot be written."""
         path = self.path(exercise)
         try:
             make_folder(path.parent)
@@ -64,15 +65,16 @@ class Desk:
             ) from error
 
     def mark(self, exercise: Exercise, score: Any = None) -> None:
-        """Notes that an exercise is solved."""
+        """Notes that an exercise is solved. Raises UserError as `solved` does, and where the
+        progress cannot be written."""
         self._write({**self.solved(), exercise.name: score})
 
     def unmark(self, exercise: Exercise) -> None:
-        """Notes that an exercise is not solved."""
+        """Notes that an exercise is not solved; raises as `mark` does."""
         self._write({name: at for name, at in self.solved().items() if name != exercise.name})
 
     def current(self) -> Exercise | None:
-        """The first exercise that is not solved; None when all are."""
+        """The first exercise that is not solved; None when all are; raises as `solved`."""
         solved = self.solved()
         return next((e for e in exercises() if e.name not in solved), None)
 

@@ -103,7 +103,8 @@ def measured(size: str, machine: str, out: Path) -> Data:
 
 @contextmanager
 def serving(directory: Path, size: str, machine: str, bare: Path, log: Path) -> Iterator[Served]:
-    """The server's process, ready, as long as the block lasts."""
+    """The server's process, ready, as long as the block lasts. Raises RuntimeError, naming the log,
+    when it does not come up."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     sizes = SIZES[size]

@@ -17,7 +17,7 @@ Data = dict[str, Any]
 class Sizes:
     """How long prompts and outputs are."""
 
-    context: int
+    context: int  # positions of a sequence
     contexts: float  # that the cache holds
     short: int  # tokens of a prompt that is run in one chunk beside others
     output: int
@@ -43,7 +43,7 @@ class Served:
         return f"http://{self.host}:{self.port}"
 
     def ids(self, count: int, number: int) -> list[int]:
-        """A random prompt."""
+        """The random prompt `number` of `count` tokens: [count] ids."""
         draw = random.Random(f"{count} {number}")
         return [draw.randrange(258, self.vocab) for _ in range(count)]
 

@@ -60,7 +60,7 @@ class Drawn(CudaTarget):
     """The GPU, with random weights."""
 
     def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
-        """Draws each weight on the device."""
+        """Draws each weight on the device; the rotary table has `context` positions."""
         table = model.family.rope_table(model.config, context)
         seeds = {name: seed for seed, name in enumerate(specs)}
 

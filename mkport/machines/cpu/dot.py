@@ -132,13 +132,14 @@ def near_load(w, at, k):
 
 @body
 def near_add(w, v, a):
-    """A token's 16 inputs times the columns of four rows, added to their sums."""
+    """A token's 16 inputs `v` times the columns `w` [4 rows], added to the sums `a` [4 rows]."""
     return fma(w[0], v, a[0]), fma(w[1], v, a[1]), fma(w[2], v, a[2]), fma(w[3], v, a[3])
 
 
 @body
 def near_put(out, at, first, a, b):
-    """Stores the joined chains 0 and 1 of four rows, or adds the joined chains 2 and 3 to them."""
+    """Stores the joined chains 0 and 1 of four rows, or adds the joined chains 2 and 3 to them; `a`
+    and `b` [4 rows] are two chains."""
     s0, s1, s2, s3 = add(a[0], b[0]), add(a[1], b[1]), add(a[2], b[2]), add(a[3], b[3])
     if first:
         s0, s1 = add(load_f32(out, at), s0), add(load_f32(out, at + 16), s1)
@@ -151,8 +152,8 @@ def near_put(out, at, first, a, b):
 
 @body
 def near_four(w, w_at, x, at, k, first, out, out_at):
-    """Four weight rows times three tokens, two of the four chains: those from column `first`, 0 or
-    32, on. Each of the 24 sums stays in a register."""
+    """Four weight rows times three tokens, which begin in `x` at `at` [3]: two of the four chains,
+    those from column `first`, 0 or 32, on. Each of the 24 sums stays in a register."""
     x0, x1, x2 = at
     none = zeros(), zeros(), zeros(), zeros()
     a0, a1, a2 = none, none, none
@@ -186,7 +187,7 @@ def near_four(w, w_at, x, at, k, first, out, out_at):
 
 @body
 def near_rows(w, w_at, rows, x, at, k, arena):
-    """`dot_rows` for three tokens and weights in the cache."""
+    """`dot_rows` for three tokens, `at` [3], and weights in the cache."""
     fours = rows - rows % 4
     for r in range(0, fours, 4):
         near_four(w, w_at + r * k, x, at, k, 0, arena, r * 16)
