@@ -45,9 +45,9 @@ mkport learn hint     # when you are stuck
 mkport learn list     # all of them, and which you have solved
 ```
 
-`make notebooks` writes every recipe as a notebook into `out/notebooks`, for Jupyter or Colab. The first
-cell of code installs mkport where it is missing: from the clone that the notebook lies in, or else
-from the address that the clone came from."""
+`make notebooks` writes every recipe as a notebook into `out/notebooks`, for Jupyter or Colab. The
+first cell of code installs mkport where it is missing: from the clone that the notebook lies in,
+or else from the address that the clone came from."""
 TAB = re.compile(r'tab="([\w ]+)"')
 SOURCES = {".py", ".cu", ".cuh", ".h"}
 COLUMNS = "96"  # how wide a terminal the commands believe to have
