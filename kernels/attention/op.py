@@ -4,6 +4,7 @@ A split is `SPLIT` keys at absolute positions [s SPLIT, (s + 1) SPLIT), whatever
 length, so a row's arithmetic depends on its own position alone. `attention_combine` joins them.
 """
 
+from math import gcd
 from pathlib import Path
 
 from mkport.declare import Op, immutable, integer, read, real, tensor, write
@@ -21,6 +22,18 @@ from mkport.declare.valid import (
 SPLIT = 256  # keys in a split
 BLOCK = 16  # keys scored together: one vector of scores
 PAST, NOW = 0, 1  # the logical cache is [row, past or now, head column]
+
+
+def split_step(splits):
+    """How many splits on the next tile of a head is: near the golden section of all.
+
+    A short sequence uses the first splits only, a window the last: with this step every run of
+    tiles, and every choice of tiles at equal distances, holds its fair share of those in use.
+    """
+    step = max(1, round(0.618 * splits))
+    while gcd(step, splits) > 1:  # a tile for every split
+        step += 1
+    return step
 
 
 def tiles(a):
@@ -47,8 +60,8 @@ def access(a, tile):
     """
     tokens = a.q.shape[0]
     head = tile % a.kv_heads
-    split = tile // a.kv_heads % a.splits
     token = tile // (a.kv_heads * a.splits)
+    split = (tile // a.kv_heads % a.splits + token) * a.split_step % a.splits
     group = a.heads // a.kv_heads
     columns = (head * a.head_dim, (head + 1) * a.head_dim)
     yield immutable("count", (0, 1))
@@ -70,6 +83,9 @@ def valid(a):
     yield from multiple_of(a, max(a.kv_heads, 1), "heads")
     yield from multiple_of(a, 16, "head_dim", "page")
     yield from within(a, "window", 0)
+    yield from within(a, "split_step", 1, max(a.splits - 1, 1))
+    if gcd(a.split_step, a.splits) != 1:
+        yield f"split_step is {a.split_step}, which has a divisor of splits = {a.splits}"
     yield from placed(a, tokens)
     yield from shape_is(a, "q", tokens, "heads * head_dim")
     yield from cache_is(a, "k_pages", tokens, "kv_heads")
@@ -98,6 +114,7 @@ OP = Op(
         integer("head_dim", "columns of a head, a multiple of 16"),
         integer("page", "keys in a page, a multiple of 16"),
         integer("splits", "splits that the longest context needs"),
+        integer("split_step", "splits from a tile to the next, without a divisor of splits"),
         integer("window", "keys a query sees, its own included; 0: all up to its own"),
         integer("pages_per_sequence", "columns of the page table"),
         real("scale", "factor of the scores"),

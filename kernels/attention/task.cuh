@@ -45,7 +45,8 @@ struct attention : MkBody {
   }
   MK_DEVICE static Seen seen(const AttentionArgs& a, int tile, int sequence, int position,
                              int fresh) {
-    Seen s = {token_of(a, tile), tile / a.kv_heads % a.splits, tile % a.kv_heads, sequence, 0, 0,
+    const int token = token_of(a, tile), place = tile / a.kv_heads % a.splits;
+    Seen s = {token, (place + token) * a.split_step % a.splits, tile % a.kv_heads, sequence, 0, 0,
               fresh};
     if (sequence < 0) return s;
     s.first = s.split * SPLIT;

@@ -36,8 +36,8 @@ ATTENTION_STATE = 320  # of a head in the arena, beside its sums
 @body
 def attention(a, tile, arena):
     """partial[token, split, heads of a kv head], over the keys that the token sees in the split."""
-    kv_head, split = tile % a.kv_heads, tile // a.kv_heads % a.splits
-    token = tile // (a.kv_heads * a.splits)
+    kv_head, token = tile % a.kv_heads, tile // (a.kv_heads * a.splits)
+    split = (tile // a.kv_heads % a.splits + token) * a.split_step % a.splits
     if token >= get_i32(a.count, 0):
         return
     sequence, position = get_i32(a.rows, 2 * token), get_i32(a.rows, 2 * token + 1)

@@ -3,9 +3,9 @@
 struct gemm : MkProductBody {
   typedef MkProduct P;
 
-  MK_DEVICE static void load(const GemmArgs& a, int tile, MkLoad& ring) {
-    const int n0 = tile * P::ROWS;
-    P::load(ring, a.w + int64_t(n0) * a.k, P::least(P::ROWS, a.n - n0), a.k);
+  MK_DEVICE static MkRows rows(const GemmArgs& a, int tile, int lower, const MkLoad&) {
+    const int first = tile * P::ROWS + lower * P::HALF;
+    return {a.w, a.place_of_w, a.k, first, a.n - first};
   }
 
   MK_DEVICE static void early(const GemmArgs& a, const MkRun&, const MkStage& s) {

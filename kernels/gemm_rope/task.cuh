@@ -15,10 +15,9 @@ struct gemm_rope : MkProductBody {
     return {tile / per_head, part, part * P::ROWS, part * P::ROWS + P::HALF};
   }
 
-  MK_DEVICE static void load(const GemmRopeArgs& a, int tile, MkLoad& ring) {
+  MK_DEVICE static MkRows rows(const GemmRopeArgs& a, int tile, int lower, const MkLoad&) {
     const Runs r = runs(a, tile);
-    const mk_weight* head = a.w + int64_t(r.head) * a.head_dim * a.k;
-    P::load(ring, head + int64_t(r.first) * a.k, head + int64_t(r.second) * a.k, P::HALF, a.k);
+    return {a.w, a.place_of_w, a.k, r.head * a.head_dim + (lower ? r.second : r.first), P::HALF};
   }
 
   // notes: [tokens, then each one's position and physical page]

@@ -5,14 +5,9 @@ struct gemm_silu : MkProductBody {
   typedef MkProduct P;
   static constexpr int parts = 2;
 
-  MK_DEVICE static int columns(const GemmSiluArgs& a, int part) {  // the last part may have none
-    const int columns = P::least(P::HALF, a.n - part * P::HALF);
-    return columns > 0 ? columns : 0;
-  }
-
-  MK_DEVICE static void load(const GemmSiluArgs& a, int part, MkLoad& ring) {
-    const int64_t at = int64_t(part) * P::HALF * a.k;
-    P::load(ring, a.w_gate + at, a.w_up + at, columns(a, part), a.k);
+  MK_DEVICE static MkRows rows(const GemmSiluArgs& a, int part, int lower, const MkLoad&) {
+    return {lower ? a.w_up : a.w_gate, lower ? a.place_of_w_up : a.place_of_w_gate, a.k,
+            part * P::HALF, a.n - part * P::HALF};
   }
 
   MK_DEVICE static void early(const GemmSiluArgs& a, const MkRun&, const MkStage& s) {

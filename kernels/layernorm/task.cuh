@@ -13,16 +13,19 @@ struct layernorm : MkBody {
     const float k = float(a.k);
     const float mean = mk_div(c.sum(read(x, a.k, kept), 0), k);
     float sum = 0.0f;
+#pragma unroll 1
     for (int i = mk_thread() * 4; i < a.k; i += NEXT)
       for (int j = i; j < i + 4; j++) sum = mk_add(sum, mk_add(kept[j], -mean));
     const float rest = mk_div(c.sum(sum, 1), k);
     sum = 0.0f;
+#pragma unroll 1
     for (int i = mk_thread() * 4; i < a.k; i += NEXT)
       for (int j = i; j < i + 4; j++) {
         const float centred = mk_add(mk_add(kept[j], -mean), -rest);
         sum = mk_fma(centred, centred, sum);
       }
     const float r = mk_div(1.0f, mk_sqrt(mk_add(mk_div(c.sum(sum, 2), k), a.eps)));
+#pragma unroll 1
     for (int i = mk_thread() * 4; i < a.k; i += NEXT) {
       const mk_word4 w = mk_load_immutable16(a.w + i);
       mk_float4 v = *reinterpret_cast<const mk_float4*>(kept + i);
@@ -37,6 +40,7 @@ struct layernorm : MkBody {
   // the sum of the thread's columns, which stay in `kept`
   MK_DEVICE static float read(const float* x, int k, float* kept) {
     float sum = 0.0f;
+#pragma unroll 1
     for (int first = mk_thread() * 4; first < k; first += NEXT * FLIGHT) {
       mk_float4 v[FLIGHT];
 #pragma unroll

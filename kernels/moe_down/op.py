@@ -75,6 +75,7 @@ OP = Op(
     valid=valid,
     arena=lambda a: DOT_ARENA,
     shared=staged,
+    addresses="slots",
     order="the product as in gemm",
     folder=Path(__file__).parent,
 )

@@ -41,11 +41,11 @@ struct moe_down : MkProductBody {
   MK_DEVICE static void begin(const MoeDownArgs& a, const MkRun& run, MkLoad& ring) {
     E::begin(ring, run, a.slots, a.slot_count, a.slot_step);
   }
-  MK_DEVICE static void load(const MoeDownArgs& a, int, MkLoad& ring) {
-    const int expert = E::expert(ring, a.slots), n0 = ring.walk.column * P::ROWS;
+  MK_DEVICE static MkRows rows(const MoeDownArgs& a, int, int lower, MkLoad& ring) {
+    const int expert = E::expert(ring, a.slots);
+    const int n0 = ring.walk.column * P::ROWS + lower * P::HALF;
     ring.walk.advance();
-    if (expert < 0) return;
-    P::load(ring, a.w + (int64_t(expert) * a.n + n0) * a.k, P::least(P::ROWS, a.n - n0), a.k);
+    return {a.w, a.place_of_w, expert < 0 ? 0 : a.k, int64_t(expert) * a.n + n0, a.n - n0};
   }
 
   MK_DEVICE static void early(const MoeDownArgs& a, const MkRun& run, const MkStage& s) {

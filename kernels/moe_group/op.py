@@ -83,7 +83,7 @@ OP = Op(
     access=access,
     valid=valid,
     arena=lambda a: 4 * (a.experts + 1),
-    shared=lambda a, rows: 8 * a.ids.shape[0] * a.k,
+    shared=lambda a, rows: 8 * (-(-a.ids.shape[0] * a.k // 4) * 4),
     order="exact: experts ascending, tokens ascending within an expert",
     folder=Path(__file__).parent,
 )

@@ -1,44 +1,64 @@
 // The moe_group body: every pair counts the pairs before it, and the experts before its own.
 struct moe_group : MkBody {
+  static constexpr uint32_t NONE = ~0u;
+
   MK_DEVICE static void early(const MoeGroupArgs& a, const MkRun&, const MkStage& s) {
     if (s.thread == 0) s.notes[0] = mk_load_immutable(a.count);
   }
 
   MK_DEVICE static void compute(const MoeGroupArgs& a, int, MkCompute& c) {
-    const int choices = c.notes[0] * a.k;
-    int32_t* ids = reinterpret_cast<int32_t*>(c.arena);  // [choices]
-    int32_t* first = ids + choices;  // [choices] its place if it is its expert's first pair, or -1
+    const int choices = c.notes[0] * a.k, padded = (choices + 3) / 4 * 4;
+    // As they are compared, without a sign, no choice (-1) comes behind all experts.
+    uint32_t* ids = reinterpret_cast<uint32_t*>(c.arena);  // [padded]
+    int32_t* first = reinterpret_cast<int32_t*>(ids + padded);  // [padded] see `lead`
 #pragma unroll 1
-    for (int p = mk_thread(); p < choices; p += MK_COMPUTERS) ids[p] = mk_load_coherent(a.ids + p);
+    for (int p = mk_thread(); p < padded; p += MK_COMPUTERS)
+      ids[p] = p < choices ? mk_load_coherent(a.ids + p) : -1;
     c.sync();
 #pragma unroll 1
-    for (int p = mk_thread(); p < choices; p += MK_COMPUTERS) {
-      int place = 0;
-      bool lead = ids[p] >= 0;
-#pragma unroll 1
-      for (int q = 0; q < choices; q++) {
-        const bool earlier = ids[q] == ids[p] && q < p;
-        place += ids[q] >= 0 && (ids[q] < ids[p] || earlier);
-        lead &= !earlier;
+    for (int p = mk_thread(); p < padded; p += MK_COMPUTERS) {
+      const uint32_t mine = ids[p];
+      int place = 0, earlier = 0;  // pairs before this one, and those of the same expert
+#pragma unroll 2
+      for (int q = 0; q < padded; q += 4) {
+        const mk_word4 other = *reinterpret_cast<const mk_word4*>(ids + q);
+        for (int j = 0; j < 4; j++) {
+          place += other.v[j] < mine;
+          earlier += other.v[j] == mine && q + j < p;
+        }
       }
-      if (ids[p] >= 0) mk_store(a.pairs + place, p);
-      first[p] = lead ? place : -1;
+      place += earlier;
+      if (mine != NONE) mk_store(a.pairs + place, p);
+      first[p] = mine != NONE && earlier == 0 ? place : -1;  // its place if it leads its expert's
     }
     c.sync();
-    int used = 0, live = 0;
 #pragma unroll 1
-    for (int q = 0; q < choices; q++) used += first[q] >= 0, live += ids[q] >= 0;
-#pragma unroll 1
-    for (int p = mk_thread(); p < choices; p += MK_COMPUTERS) {
-      if (first[p] < 0) continue;
+    for (int p = mk_thread(); p < padded; p += MK_COMPUTERS) {
       int slot = 0;
-#pragma unroll 1
-      for (int q = 0; q < choices; q++) slot += first[q] >= 0 && ids[q] < ids[p];
-      put(a, slot, ids[p], first[p]);
+      if (first[p] >= 0) leaders(ids, first, padded, ids[p], slot);
+      if (first[p] >= 0) put(a, slot, ids[p], first[p]);
     }
+    int used = 0;
+    const int live = leaders(ids, first, padded, NONE, used);
 #pragma unroll 1
     for (int slot = used + mk_thread(); slot <= a.slot_count; slot += MK_COMPUTERS)
       put(a, slot, -1, live);
+  }
+  // Leading pairs of experts below `end`, added to `slot`; returns the pairs of those experts.
+  MK_DEVICE static int leaders(const uint32_t* ids, const int32_t* first, int padded, uint32_t end,
+                               int& slot) {
+    int pairs = 0;
+#pragma unroll 2
+    for (int q = 0; q < padded; q += 4) {
+      const mk_word4 id = *reinterpret_cast<const mk_word4*>(ids + q);
+      const mk_word4 place = *reinterpret_cast<const mk_word4*>(first + q);
+      for (int j = 0; j < 4; j++) {
+        const bool below = id.v[j] < end;
+        pairs += below;
+        slot += below && static_cast<int32_t>(place.v[j]) >= 0;
+      }
+    }
+    return pairs;
   }
   MK_DEVICE static void put(const MoeGroupArgs& a, int slot, int expert, int place) {
     mk_store(a.slots + 2 * slot, expert);

@@ -92,6 +92,7 @@ OP = Op(
         + 4 * (2 * (a.slot_count + 1) + a.pairs.shape[0])  # and the lists
     ),
     rows=lambda a: a.x.shape[0],
+    addresses="slots",
     order=(
         "both products as in gemm; act = (gate / (1 + exp(-gate))) * up. "
         "GPU: exp(x) = exp2(x * log2 e), approximate"

@@ -8,21 +8,16 @@ struct moe_up : MkProductBody {
   static constexpr bool late = true;
   static constexpr int parts = 2;
 
-  MK_DEVICE static int columns(const MoeUpArgs& a, int n0) {  // the last part may have none
-    const int columns = P::least(P::HALF, a.n - n0);
-    return columns > 0 ? columns : 0;
-  }
-
   MK_DEVICE static void begin(const MoeUpArgs& a, const MkRun& run, MkLoad& ring) {
     E::begin(ring, run, a.slots, a.slot_count, a.slot_step);
   }
-  MK_DEVICE static void load(const MoeUpArgs& a, int part, MkLoad& ring) {
+  MK_DEVICE static MkRows rows(const MoeUpArgs& a, int part, int lower, MkLoad& ring) {
     const int expert = E::expert(ring, a.slots);
     const int n0 = ring.walk.column * P::ROWS + part % 2 * P::HALF;
     if (part % 2 == 1) ring.walk.advance();
-    if (expert < 0) return;
     const int64_t row = int64_t(expert) * (a.n + a.up_row) + n0;
-    P::load(ring, a.w_gate + row * a.k, a.w_up + (row + a.up_row) * a.k, columns(a, n0), a.k);
+    return {lower ? a.w_up : a.w_gate, lower ? a.place_of_w_up : a.place_of_w_gate,
+            expert < 0 ? 0 : a.k, lower ? row + a.up_row : row, a.n - n0};
   }
 
   MK_DEVICE static void early(const MoeUpArgs& a, const MkRun& run, const MkStage& s) {

@@ -48,7 +48,7 @@ OP = Op(
     access=access,
     valid=valid,
     arena=lambda a: 4 * (-(-a.experts // 16) * 16 + 16),
-    shared=lambda a, rows: 4 * (a.experts + 2 * a.k),
+    shared=lambda a, rows: 4 * (a.experts + 3 + 2 * a.k),
     order=(
         "exact: the lower index wins a tie; exponentials summed in 16 lanes (32 on a GPU), expert "
         "e in lane e % 16, lanes joined in halves; the chosen summed best first. "

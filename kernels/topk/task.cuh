@@ -29,8 +29,10 @@ struct topk : MkBody {
       return;
     }
 #pragma unroll 1
-    for (int e = mk_thread(); e < a.experts; e += MK_COMPUTERS) {
-      const int rank = before(z, a.experts, e);
+    for (int first = 0; first < a.experts; first += MK_COMPUTERS / 2) {  // two lanes an expert
+      const int e = first + mk_thread() / 2;
+      int rank = e < a.experts ? before(z, a.experts, e, mk_thread() % 2) : a.k;
+      rank += mk_shuffle_xor(rank, 1);
       if (rank < a.k) ids[rank] = e;
     }
     c.sync();
@@ -46,6 +48,7 @@ struct topk : MkBody {
     float chosen = 1.0f;
     if (a.renormalise) {
       chosen = weights[0];
+#pragma unroll 1
       for (int i = 1; i < a.k; i++) chosen = mk_add(chosen, weights[i]);
     }
 #pragma unroll 1
@@ -55,16 +58,18 @@ struct topk : MkBody {
     }
   }
 
-  MK_DEVICE static int before(const float* z, int experts, int e) {
+  // How many of every other four experts, from 4 `odd` on, come before expert e.
+  MK_DEVICE static int before(const float* z, int experts, int e, int odd) {
     const float mine = z[e];
-    int rank = 0, i = 0;
+    int rank = 0;
 #pragma unroll 4
-    for (; i + 4 <= experts; i += 4) {
+    for (int i = odd * 4; i < experts; i += 8) {
       const mk_float4 other = *reinterpret_cast<const mk_float4*>(z + i);
-      for (int j = 0; j < 4; j++)
-        rank += other.v[j] > mine || (other.v[j] == mine && i + j < e);
+      for (int j = 0; j < 4; j++) {
+        const bool there = i + j < experts;
+        rank += there && (other.v[j] > mine || (other.v[j] == mine && i + j < e));
+      }
     }
-    for (; i < experts; i++) rank += z[i] > mine || (z[i] == mine && i < e);
     return rank;
   }
   MK_DEVICE static float sum(const float* z, int experts, float highest) {

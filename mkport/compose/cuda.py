@@ -19,6 +19,8 @@ from mkport.errors import UserError
 CUDA = Path(cuda.__file__).parent
 STORAGE = {"bf16": "mk_bf16", "f32": "float"}
 MAX_ROWS = 8
+MAX_OPS = 63  # of a program: bits of a word
+NO_PRODUCT = "MK_DEVICE inline void mk_compute_product(const MkBox&, MkRole&, MkCompute&) {}"
 SHARED = {  # what bodies name: the section that has it
     "MkProduct": ("The product that ops share", "product.cuh"),
     "MkExperts": ("What the expert ops share", "experts.cuh"),
@@ -101,7 +103,8 @@ def _body(op: Op) -> str:
 
 
 def _dispatch(ops: Sequence[Op]) -> str:
-    """One switch a role over the opcodes; an op without arguments (a join) has no body.
+    """What the roles ask about opcodes, and one switch for each thing that a body does. An op
+    without arguments (a join) has no body.
 
     Bodies are called `struct NAME`: the C library has a function `select`.
     """
@@ -113,8 +116,6 @@ def _dispatch(ops: Sequence[Op]) -> str:
         lines = []
         for op in chosen:
             lines.append(f"    case MK_OP_{op.name.upper()}:")
-            if "mk_load_record" in call:  # where addresses are data, the record's waits come first
-                lines.append(f"      if ({op.name}::late) mk_wait_late(role, box);")
             lines.append(f"      {call.format(f'struct {op.name}, {struct_name(op)}')};")
             lines.append("      break;")
         return lines
@@ -122,36 +123,67 @@ def _dispatch(ops: Sequence[Op]) -> str:
     def switch(*lines: str) -> list[str]:
         return ["  switch (box.words[MK_OP]) {", *lines, "  }"] if lines else []
 
-    shared = []  # what all products have in common, once
-    if products:
-        labels = [f"    case MK_OP_{op.name.upper()}:" for op in products]
-        shared = [*labels, "      mk_compute_product(box, role, compute);", "      break;"]
-    finishing = [op for op in products if " finish(" in bodies[op]]
+    def having(function: str) -> list[Op]:
+        return [op for op, body in bodies.items() if f" {function}(" in body]
+
+    finishing = [op for op in products if op in having("finish")]
+    loading, staging = ([op for op in others if op in having(f)] for f in ("load", "stage"))
     functions = {
-        "load(MkRole& role, const MkBox& box, MkLoad& load)": switch(
-            *cases(bodies, "mk_load_record<{}>(box, load)")
+        "begin(const MkBox& box, MkLoad& load)": switch(
+            *cases(having("begin"), "mk_begin_record<{}>(box, load)")
         ),
+        "load(const MkBox& box, int part, MkLoad& load)": [
+            "  MkRows rows = {};",
+            *switch(
+                *cases(products, "rows = mk_rows_part<{}>(box, part, load)"),
+                *cases(loading, "mk_load_part<{}>(box, part, load)"),
+            ),
+            *(["  if (rows.k > 0) MkProduct::stream(load, rows);"] if products else []),
+        ],
         "early(const MkBox& box, const MkStage& stage)": switch(
-            *cases(bodies, "mk_early_record<{}>(box, stage)")
+            *cases(having("early"), "mk_early_record<{}>(box, stage)")
         ),
         "stage(const MkBox& box, const MkStage& stage)": [
             "  MkInput in = {nullptr, 4, 0, 0, nullptr};",
             *switch(
                 *cases(products, "in = mk_input_record<{}>(box, stage)"),
-                *cases(others, "mk_stage_record<{}>(box, stage)"),
+                *cases(staging, "mk_stage_record<{}>(box, stage)"),
             ),
             "  if (in.rows > 0) stage.gather(in);",
             *switch(*cases(finishing, "mk_finish_record<{}>(box, stage)")),
         ],
-        "compute(MkRole& role, const MkBox& box, MkCompute& compute)": switch(
-            *shared, *cases(others, "mk_compute_record<{}>(box, role, compute)")
+        "compute(const MkBox& box, int part, MkCompute& compute)": switch(
+            *cases(others, "mk_compute_part<{}>(box, part, compute)")
         ),
-        "store(MkRole& role, const MkBox& box)": switch(
-            *cases(bodies, "mk_store_record<{}>(box, role)")
+        "store(const MkBox& box, int part, const MkStore& store)": switch(
+            *cases(having("store"), "mk_store_part<{}>(box, part, store)")
         ),
     }
-    parts = [
+    parts = [_sets(list(bodies), products)]
+    parts += [
         "\n".join([f"MK_DEVICE inline void mk_dispatch_{head} {{", *lines, "}"]) + "\n"
         for head, lines in functions.items()
     ]
+    if not products:
+        parts.append(f"{NO_PRODUCT}\n")
     return "\n".join(parts)
+
+
+def _sets(ops: Sequence[Op], products: Sequence[Op]) -> str:
+    """Sets of opcodes, a bit each."""
+    if len(ops) > MAX_OPS:
+        raise UserError(f"A program of {len(ops)} ops; the CUDA machine has room for {MAX_OPS}.")
+
+    def bits(name: str, chosen: Iterable[Op], true: str) -> str:
+        words = [f"uint64_t({true.format(op.name)}) << MK_OP_{op.name.upper()}" for op in chosen]
+        return f"  {name} = " + "\n      | ".join([*words, "0"]) + ","
+
+    return "\n".join(
+        [
+            "enum : uint64_t {",
+            bits("MK_LATE", ops, "mk_is_late<struct {}>"),
+            bits("MK_IN_TWO_PARTS", ops, "mk_has_parts<struct {}>"),
+            bits("MK_PRODUCTS", products, "1"),
+            "};\n",
+        ]
+    )

@@ -20,6 +20,8 @@ _KIND_NAMES = (
 ).split()
 
 ROW_BYTES = 2048  # of one weight row in a ring chunk; what an op's slices of k are cut by
+BOX_ROWS, BLOCK_BYTES = 8, 128  # weight rows that are copied together, in blocks of their bytes
+MAP_BYTES = 128  # of a tensor map, which says how
 
 CONSTANTS = {
     "COMPUTE_WARPS": 8,
@@ -27,19 +29,23 @@ CONSTANTS = {
     "JOIN_SLOTS": 4,  # tiles that the storer may be behind
     "PARTIAL": 16 * 8,  # floats that a compute warp leaves in a join slot
     "ROW_BYTES": ROW_BYTES,
-    "CHUNK_BYTES": 16 * (ROW_BYTES + 16),  # the ring's largest: 16 weight rows, shifted by a vector
+    "CHUNK_BYTES": 16 * ROW_BYTES,  # the ring's largest: 16 weight rows
+    "CHUNK_ALIGN": BOX_ROWS * BLOCK_BYTES,  # of chunks' places and sizes
+    "MAP_BYTES": MAP_BYTES,
     "CHUNKS": 16,  # of the ring under way at most
     "STAGE_ALIGN": 128,  # bytes; stage buffers begin at multiples
     "BOXES": 16,  # records on their way through the roles
     "AHEAD": 4,  # records that are published before they are loaded
     "NOTES": 28,  # of a record, between its roles
     "TAGS": 8,  # of a tile
-    "FIXED_BYTES": 24960,  # barriers, boxes, join slots, ports' places, before the stage buffers
+    "FIXED_BYTES": 25216,  # barriers, boxes, join slots, ports' places, before the stage buffers
     # A record's flags, written by the launcher: where its stage buffer lies, how many records ago
-    # that place was used (0: never, or long ago), and whether the record before staged the same.
+    # that place was used (0: never, or long ago), whether the record before staged the same, and
+    # whether the loader has waited for the addresses of the record's bytes before.
     "FLAG_PLACE": 0xFFFF,
     "FLAG_BACK": 1 << 16,
     "FLAG_STAGED": 1 << 20,
+    "FLAG_KNOWN": 1 << 21,
     "COUNTER_STRIDE": COUNTER_STRIDE,
     "ROLES": len(ROLES),
 }

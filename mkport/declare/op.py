@@ -68,11 +68,13 @@ class Op:
     On a GPU `shared(a, rows)` is the bytes of the buffer in shared memory that a record's inputs
     are staged in, and `rows(a)` the token rows that a tile computes side by side; a buffer that
     holds nothing but the rows of one argument, as they are, is declared by its name, `stages`, so
-    that neighbours with the same rows share it. `block_shared(a)` is the shared memory, in bytes,
-    that a ported kernel's block had.
+    that neighbours with the same rows share it. `addresses` names the argument that says where a
+    record's immutable bytes are, if they lie where this step's data says. `block_shared(a)` is the
+    shared memory, in bytes, that a ported kernel's block had.
     `valid(a)` yields a sentence for each condition that the arguments violate ("k is 24, not a
     multiple of 16"), and quantities that nodes with a tensor in common must agree on; see
-    `valid.py`. The accesses of a node that violates any mean nothing.
+    `valid.py`. The accesses of a node that violates any mean nothing. Raises ValueError for more
+    arguments than a record holds, and for two of one name.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Op:
     shared: Callable[[Any, int], int] = field(default=lambda a, rows: 0)
     rows: Callable[[Any], int] = field(default=lambda a: 0)
     stages: str = ""
+    addresses: str = ""
     block_shared: Callable[[Any], int] = field(default=lambda a: 0)
     valid: Callable[[Any], Iterable[Said]] = field(default=lambda a: ())
 

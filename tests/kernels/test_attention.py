@@ -11,6 +11,7 @@ from mkport.declare import Op
 from mkport.declare.case import Case, from_bf16
 from mkport.kernels.attention import oracle as attention
 from mkport.kernels.attention.op import OP as ATTENTION
+from mkport.kernels.attention.op import split_step
 from mkport.kernels.attention_combine.op import OP as COMBINE
 from mkport.testing.forms import run_ported, run_standalone
 from mkport.testing.law import EPS, measure
@@ -121,6 +122,7 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(attend: Chain, window: int
             alone.arrays[name] = alone.arrays[name][token : token + 1].copy()
         alone.arrays["partial"] = alone.arrays["partial"][:1, : places[token][1] // 256 + 1].copy()
         alone.values["splits"] = alone.arrays["partial"].shape[1]
+        alone.values["split_step"] = split_step(alone.values["splits"])
         assert attend(alone)[0].tobytes() == together[token].tobytes()
 
 

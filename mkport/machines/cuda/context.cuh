@@ -5,6 +5,7 @@
 //
 //   begin(a, run, ring)     once a record, before its loads (one warp)
 //   load(a, tile, ring)     streams the tile's immutable bytes through the ring (one warp)
+//                           (of a product: rows(a, tile, lower, ring) says which they are)
 //   early(a, run, s)        reads what is immutable, before the record's waits (stagers)
 //   stage(a, run, s)        puts a record's inputs into the stage buffer (MK_STAGERS threads)
 //   compute(a, tile, c)     consumes ring chunks; leaves partials, or writes the output (256 threads)
@@ -62,30 +63,28 @@ struct MkProgress {
   uint32_t freed;     // the loader's, as the next
   int32_t oldest;
   int32_t dead;       // a wait has failed
+  int32_t kind, which, seen, wanted;  // that wait, as the error block tells it
 };
 
 // One role's waits. After one of them has failed they all return at once, so that a body needs to
 // know nothing about it; the role leaves at the record's end.
 struct MkGuard {
   MkWatch watch;
-  const MkProgress* progress;
-  int32_t role;
+  MkProgress* progress;
   bool dead;
 
   MK_DEVICE void wait(mk_barrier* barrier, int parity, MkWaitKind kind, int slot) {
     if (dead || mk_barrier_wait(barrier, parity, watch)) return;
     note(kind, slot, parity, parity ^ 1);
   }
-  // says where this role is, by one lane; its rows of the error block follow the abort flag's
+  // what failed, by one lane; there are so many waits that each must be little code
   MK_DEVICE void note(MkWaitKind kind, int which, int32_t seen, int32_t wanted, int lane = 0) {
     dead = true;
     if (mk_lane() != lane) return;
-    int32_t* place = watch.abort + (1 + mk_worker() * MK_ROLES + role) * MK_COUNTER_STRIDE;
-    place[1] = progress->record;
-    place[2] = which;
-    place[3] = seen;
-    place[4] = wanted;
-    place[0] = kind;
+    progress->kind = kind;
+    progress->which = which;
+    progress->seen = seen;
+    progress->wanted = wanted;
   }
 };
 
@@ -121,10 +120,27 @@ struct MkWalk {
   }
 };
 
+// What mk_ring_box leaves: blocks of 128 bytes of k, each of 8 rows; vectors of 16 bytes change their
+// places within a row by an exclusive or with its number, so that a column's banks differ.
+MK_DEVICE inline int mk_box_bytes(int row_bytes) { return (row_bytes + 127) / 128 * 1024; }
+MK_DEVICE inline int mk_box_place(int row, int vector) {
+  return vector / 8 * 1024 + row * 128 + (vector % 8 ^ row) * 16;
+}
+
+// 8 neighbouring rows of a weight matrix [.., k]: half of a product's part, as one lane loads it.
+struct MkRows {
+  const mk_weight* w;  // the matrix
+  int32_t place;       // of it in the tensor table
+  int32_t k;           // 0: there is nothing to load
+  int64_t first;
+  int32_t count;       // of rows that are there; may be more than 8, or less than 1
+};
+
 // One warp loads for all: what it does for each chunk must take less time than the chunk's bytes.
 struct MkLoad {
   MkRing ring;
   uint64_t policy;
+  const char* maps;  // a tensor map for each place of the tensor table
   int32_t* begins;   // [MK_CHUNKS] where the chunks under way begin
   uint32_t freed;    // chunks that have been given back, at least
   int32_t oldest;    // where the first one that may not have been begins
@@ -159,6 +175,12 @@ struct MkLoad {
   // This lane's own piece: a multiple of 16 bytes.
   MK_DEVICE void piece(char* to, const void* from, int bytes) {
     if (!ring.guard->dead) mk_ring_copy(ring.full + ring.which(), to, from, bytes, policy);
+  }
+  // This lane's own piece: 8 rows of a weight matrix, from column k0 and `row` on.
+  MK_DEVICE void box(char* to, int32_t place, int k0, int32_t row) {
+    if (!ring.guard->dead)
+      mk_ring_box(ring.full + ring.which(), to, maps + int64_t(place) * MK_MAP_BYTES,
+                  k0 / int(128 / sizeof(mk_weight)), row, policy);
   }
   MK_DEVICE void commit(int size) {
     if (ring.guard->dead) return;
@@ -307,7 +329,9 @@ struct MkBody {
 };
 
 // An op of matrix products: what it has in common with all others is code that exists once, since
-// code that runs seldom must be fetched each time. It has `load` and `store`, in place of `stage`
+// code that runs seldom must be fetched each time. It has `store`, in place of `load`
+//   rows(a, tile, lower, r) says which weights are a part's upper 8 rows, or its lower ones; and in
+//                           place of `stage`
 //   input(a, run, s)        says what to stage, and
 //   finish(a, run, s)       does what must wait until then;
 // `early` and these leave the record's MkPlan; compute is MkProduct's.

@@ -284,6 +284,18 @@ MK_INLINE void mk_ring_copy(mk_barrier* full, char* to, const void* from, int by
       : "memory");
 }
 MK_INLINE void mk_ring_end(mk_barrier*) {}
+// Whether mk_ring_box copies from matrices with rows of so many bytes.
+MK_INLINE bool mk_has_box(int row_bytes) { return row_bytes % 128 == 0; }
+// One copy of a single lane: 8 rows of a matrix, from `row` and 128 byte block `block` on, as wide as
+// its tensor map says. Rows and blocks behind the last come as zeros, and count.
+MK_INLINE void mk_ring_box(mk_barrier* full, char* to, const char* map, int block, int row,
+                           uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(mk_shared_address(to)),
+      "l"(map), "r"(0), "r"(row), "r"(block), "r"(mk_shared_address(full)), "l"(policy)
+      : "memory");
+}
 #else
 #define MK_RING_ARRIVALS 32  // each lane's own copies
 MK_INLINE void mk_fence_barrier_init() {}
@@ -296,6 +308,8 @@ MK_INLINE void mk_ring_copy(mk_barrier*, char* to, const void* from, int bytes, 
                  "l"(static_cast<const char*>(from) + at)
                  : "memory");
 }
+MK_INLINE bool mk_has_box(int) { return false; }
+MK_INLINE void mk_ring_box(mk_barrier*, char*, const char*, int, int, uint64_t) {}
 MK_INLINE void mk_ring_end(mk_barrier* full) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(mk_shared_address(full))
                : "memory");

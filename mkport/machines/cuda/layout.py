@@ -10,12 +10,14 @@ import numpy as np
 
 from mkport.compose.cuda import CudaProgram
 from mkport.compose.cuda_constants import (
+    BLOCK_BYTES,
     CONSTANTS,
     COUNTER_STRIDE,
     ROLES,
+    ROW_BYTES,
     WAIT_KINDS,
 )
-from mkport.declare import RECORD
+from mkport.declare import DTYPE_BYTES, RECORD, TensorSpec
 from mkport.errors import UserError
 from mkport.plan import Schedule, signal_of
 
@@ -23,6 +25,25 @@ NODE = RECORD["node"].first
 BOXES = CONSTANTS["BOXES"]
 STAGE_ALIGN = CONSTANTS["STAGE_ALIGN"]
 PAIRED = 95  # per cent of neighbouring stage buffers that must fit together
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight tensor as the copy engine sees it: neighbouring rows, in blocks of 128 bytes."""
+
+    rows: int
+    row_bytes: int
+    blocks: int  # of a row that a copy brings: a slice of k
+
+
+def matrix_of(spec: TensorSpec, weights: str) -> Matrix | None:
+    """How a tensor is copied 8 rows at a time, or None where rows are no whole blocks and come in
+    pieces, or it holds no weights (of storage type `weights`)."""
+    row_bytes = spec.shape[-1] * DTYPE_BYTES[spec.dtype] if len(spec.shape) > 1 else 0
+    if spec.dtype != weights or not row_bytes or row_bytes % BLOCK_BYTES or 0 in spec.shape:
+        return None
+    rows = int(np.prod(spec.shape[:-1], dtype=np.int64))
+    return Matrix(rows, row_bytes, min(row_bytes, ROW_BYTES) // BLOCK_BYTES)
 
 
 @dataclass(frozen=True)
@@ -61,9 +82,9 @@ def shared_of(program: CudaProgram, schedule: Schedule, available: int) -> Share
     most = pairs[(len(pairs) - 1) * PAIRED // 100] if pairs else 0
     room = (available - CONSTANTS["FIXED_BYTES"] - block) // STAGE_ALIGN * STAGE_ALIGN
     alone = max(needs, default=0)
-    stage = max(most, alone)
+    stage = _before_ring(max(most, alone))
     if room - stage < 2 * CONSTANTS["CHUNK_BYTES"]:
-        stage = alone
+        stage = _before_ring(alone)
     ring = room - stage
     ports = all(not op.args or f"struct {op.name} : MkPort" in program.source for op in program.ops)
     if ring < (0 if ports else CONSTANTS["CHUNK_BYTES"]):
@@ -77,6 +98,12 @@ def shared_of(program: CudaProgram, schedule: Schedule, available: int) -> Share
             "with more."
         )
     return Shared(stage, ring, block)
+
+
+def _before_ring(stage: int) -> int:
+    """At least so many bytes of stage buffers, behind which chunks lie as the ring wants them."""
+    fixed, align = CONSTANTS["FIXED_BYTES"], CONSTANTS["CHUNK_ALIGN"]
+    return -(-(fixed + stage) // align) * align - fixed
 
 
 def _aligned(nbytes: int) -> int:
@@ -131,11 +158,43 @@ def flatten(
     firsts[1:] = np.cumsum([len(records) for records in schedule.lists])
     records = np.concatenate(schedule.lists)
     needs, same = _needs(program, schedule), _same_inputs(schedule)
+    written = _addresses_written(schedule)
     for first, end in zip(firsts[:-1], firsts[1:], strict=True):
         tiles = records[first:end, RECORD["run"].first + 2]
         flags = _place(records[first:end, NODE].tolist(), tiles.tolist(), needs, same, shared.stage)
-        records[first:end, RECORD["flags"].first] = flags
+        known = _known(records[first:end, NODE].tolist(), schedule, written)
+        records[first:end, RECORD["flags"].first] = np.array(flags, np.int32) | known
     return np.ascontiguousarray(records), firsts
+
+
+def _known(nodes: list[int], schedule: Schedule, written: dict[str, list[int]]) -> np.ndarray:
+    """A worker's records whose bytes' addresses its loader has waited for before another one: their
+    flag, int32 [records], else 0."""
+    graph = schedule.graph.nodes
+    flags = np.zeros(len(nodes), np.int32)
+    waited: dict[str, int] = {}  # by tensor of addresses: the last node before whose record
+    for r, number in enumerate(nodes):
+        node = graph[number]
+        if not node.op.addresses:
+            continue
+        name = node.args[node.op.addresses]
+        before = waited.get(name, -1)
+        if before >= 0 and not any(before < w < number for w in written[name]):
+            flags[r] = CONSTANTS["FLAG_KNOWN"]
+        waited[name] = number
+    return flags
+
+
+def _addresses_written(schedule: Schedule) -> dict[str, list[int]]:
+    """By tensor that holds addresses: the nodes that write it."""
+    nodes = schedule.graph.nodes
+    names = {node.args[node.op.addresses] for node in nodes if node.op.addresses}
+    written: dict[str, list[int]] = {name: [] for name in names}
+    for number, node in enumerate(nodes) if names else ():
+        for name in {node.args[a.arg] for a in node.accesses if a.mode in ("write", "update")}:
+            if name in written:
+                written[name].append(number)
+    return written
 
 
 def _place(

@@ -13,6 +13,7 @@ from mkport.machines.cpu.machine import Stuck
 from mkport.machines.cpu.memory import NUMPY, POISON
 from mkport.machines.cuda import layout
 from mkport.machines.cuda.gpu import gpu, load
+from mkport.machines.cuda.maps import tensor_maps
 from mkport.plan import Schedule
 
 THREADS = (CONSTANTS["COMPUTE_WARPS"] + CONSTANTS["STAGE_WARPS"] + 2) * 32
@@ -50,6 +51,7 @@ class CudaMachine:
         self._trace = cupy.zeros((len(records), 3), np.int64)
         self._records, self._first = cupy.asarray(records), cupy.asarray(self._firsts)
         self._table = cupy.asarray([a.data.ptr for a in self.tensors.values()], np.int64)
+        self._maps = tensor_maps(schedule.graph.tensors, self.tensors, program.weights)
         self._counters = cupy.asarray(layout.counters_after(schedule, first_step))
         self._errors = cupy.zeros(layout.error_block(schedule), np.int32)
         self._limit_ns = int(limit_s * 1e9)
@@ -69,7 +71,7 @@ class CudaMachine:
             (THREADS,),
             (
                 self._records, self._first, self._table, np.int32(len(self._table)),
-                self._counters, self._errors, self._trace if trace else np.int64(0),
+                self._maps, self._counters, self._errors, self._trace if trace else np.int64(0),
                 np.int64(self._limit_ns), np.uint32(self._step & 0xFFFFFFFF).astype(np.int32),
                 np.int32(self.shared.stage), np.int32(self.shared.ring),
             ),

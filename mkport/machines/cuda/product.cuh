@@ -8,41 +8,45 @@ struct MkProduct {
   enum {
     ROWS = 16,                 // weight rows
     HALF = 8,                  // of them, in a product that takes them from two places
-    ROW_BYTES = MK_ROW_BYTES,  // 2048, of one weight row in a chunk
-    SHIFT = 16,                // bytes between the rows of a chunk: their banks differ
-    SLICE = ROW_BYTES / sizeof(mk_weight),
-    PAD = 16 / sizeof(mk_weight),  // likewise between the staged tokens
+    SLICE = MK_ROW_BYTES / sizeof(mk_weight),  // of k: 2048 bytes of a weight row
+    PAD = 16 / sizeof(mk_weight),  // between the staged tokens: their banks differ
     TOKENS = 8,
     SHARES = MK_COMPUTE_WARPS,    // of a slice's steps, whose sums are joined in their order
     WARPS = MK_COMPUTE_WARPS / 2,  // that compute a tile
     FULL = SLICE / 16 / SHARES,    // steps of a share in a whole slice
   };
-  static_assert(ROWS * (ROW_BYTES + SHIFT) <= MK_CHUNK_BYTES, "a slice fits a chunk");
+  static_assert(ROWS * MK_ROW_BYTES <= MK_CHUNK_BYTES, "a slice fits a chunk");
   static_assert(ROWS * TOKENS <= MK_PARTIAL, "a warp's sums fit its partials");
   static_assert(MK_ROWS <= TOKENS, "one tile of tokens");
 
   MK_DEVICE static int least(int a, int b) { return a < b ? a : b; }
 
-  // Streams up to 16 rows of k weights, a lane each.
-  MK_DEVICE static void load(MkLoad& ring, const mk_weight* w, int rows, int k) {
-    stream(ring, w + int64_t(mk_lane()) * k, mk_lane() < rows, rows, k);
-  }
-  // Streams twice up to 8 rows: `lower` begins at row 8 of the product.
-  MK_DEVICE static void load(MkLoad& ring, const mk_weight* upper, const mk_weight* lower, int rows,
-                             int k) {
-    const int row = mk_lane() % HALF;
-    stream(ring, (mk_lane() < HALF ? upper : lower) + int64_t(row) * k,
-           mk_lane() < ROWS && row < rows, 2 * rows, k);
-  }
-  // `w`: this lane's row, if it has one.
-  MK_DEVICE static void stream(MkLoad& ring, const mk_weight* w, bool mine, int rows, int k) {
+  // Streams a part's rows: even lanes have its upper 8, odd ones the lower, a half of each chunk.
+  MK_DEVICE static void stream(MkLoad& ring, const MkRows& rows) {
+    const int k = rows.k, half = chunk_bytes(k) / 2, lower = mk_lane() % 2;
+    const int count = rows.count > 0 ? least(rows.count, HALF) : 0;
 #pragma unroll 1
     for (int k0 = 0; k0 < k; k0 += SLICE) {
-      const int bytes = least(SLICE, k - k0) * int(sizeof(mk_weight)), pitch = bytes + SHIFT;
-      char* to = ring.claim(ROWS * pitch, rows * bytes);
-      if (mine) ring.piece(to + mk_lane() * pitch, w + k0, bytes);
-      ring.commit(ROWS * pitch);
+      if (mk_has_box(k * int(sizeof(mk_weight)))) {
+        char* to = ring.claim(2 * half, 2 * half);
+        if (mk_lane() < 2) ring.box(to + lower * half, rows.place, k0, int32_t(rows.first));
+      } else {
+        const int vectors = least(SLICE, k - k0) * int(sizeof(mk_weight)) / 16;
+        char* to = ring.claim(2 * half, (count + mk_shuffle_xor(count, 1)) * vectors * 16);
+#pragma unroll 1
+        for (int i = mk_lane() / 2; i < count * vectors; i += 16) {
+          const int row = i / vectors, vector = i % vectors;
+          const mk_weight* from = rows.w + (rows.first + row) * k + k0;
+          ring.piece(to + lower * half + mk_box_place(row, vector),
+                     reinterpret_cast<const char*>(from) + vector * 16, 16);
+        }
+      }
+      ring.commit(2 * half);
     }
+  }
+  // Of a product over k, all alike: a last slice that is shorter fills its chunk in part.
+  MK_DEVICE static int chunk_bytes(int k) {
+    return 2 * mk_box_bytes(least(SLICE, k) * int(sizeof(mk_weight)));
   }
 
   // `tokens` rows of x: [tokens][k + PAD] in the weights' storage type.
@@ -68,10 +72,6 @@ struct MkProduct {
   };
   // This warp's first share; it has SHARES / WARPS, side by side.
   MK_DEVICE static int first_share() { return mk_warp() % WARPS * (SHARES / WARPS); }
-  MK_DEVICE static int chunk_bytes(int width) {
-    return ROWS * (width * int(sizeof(mk_weight)) + SHIFT);
-  }
-
   // This warp's sums over k, left in its shares' partials: [ROWS][TOKENS]. x: the first of `tokens`
   // staged rows; a row behind the last one gives sums that mean nothing.
   MK_DEVICE static void compute(MkCompute& c, const char* staged, int k, int tokens,
@@ -93,53 +93,73 @@ struct MkProduct {
   }
   MK_DEVICE static void slice(MkCompute& c, float (&sums)[SHARES / WARPS][2][4], int width,
                               const mk_weight* x, int k, int tokens) {
-    const int pitch = width * int(sizeof(mk_weight)) + SHIFT;
-    const mk_weight* w = reinterpret_cast<const mk_weight*>(c.take(ROWS * pitch));
+    const int bytes = chunk_bytes(k);
+    const char* w = c.take(bytes);
 #pragma unroll
     for (int n = 0; n < SHARES / WARPS; n++) {
       const Share s(width, first_share() + n);
-      multiply(sums[n], w, pitch, x, k + PAD, tokens - 1, s.first, s.end);
+      multiply(sums[n], w, bytes / 2, x, k + PAD, tokens - 1, s.first, s.end);
     }
-    c.give_back(ROWS * pitch, SHARES / WARPS);
+    c.give_back(bytes, SHARES / WARPS);
   }
   // The same tile as the other warps' business: past its chunks.
   MK_DEVICE static void pass(MkCompute& c, int k) {
+    const int bytes = chunk_bytes(k);
 #pragma unroll 1
-    for (; k > 0; k -= SLICE) c.pass(chunk_bytes(least(SLICE, k)));
+    for (; k > 0; k -= SLICE) c.pass(bytes);
   }
 
-  MK_DEVICE static void multiply(float (&sums)[2][4], const mk_bf16* w, int pitch,
-                                 const mk_bf16* x, int x_pitch, int last, int first, int end) {
+  // Where a lane finds 16 weight rows' 16 k of a step, as mk_load_matrix4 wants them.
+  struct Weights {
+    const char* at;  // the lane's row
+    int turn;        // of its vector's place, by row
+    MK_DEVICE Weights(const char* chunk, int half)
+        : at(chunk + mk_lane() / 8 % 2 * half + mk_lane() % 8 * 128),
+          turn((mk_lane() % 8 ^ mk_lane() / 16) * 16) {}
+    MK_DEVICE const char* step(int i) const { return at + i / 4 * 1024 + (i % 4 * 32 ^ turn); }
+  };
+  MK_DEVICE static void multiply(float (&sums)[2][4], const char* chunk, int half, const mk_bf16* x,
+                                 int x_pitch, int last, int first, int end) {
     const int lane = mk_lane();
-    const char* w_at = reinterpret_cast<const char*>(w) + lane % 16 * pitch + lane / 16 * 16 +
-                       first * 32;
+    Weights w(chunk, half);
     const mk_bf16* x_at = x + least(lane % 8, last) * x_pitch + lane / 8 * 8 + first * 16;
     if (end - first == FULL) {  // a whole slice: nothing to ask on the way
-      multiply_pairs<FULL / 2>(sums, w_at, x_at);
+      w.at += first / 4 * 1024;
+      multiply_pairs<FULL / 2, 0>(sums, w, x_at);
       return;
     }
     if (end - first == FULL - 2) {  // three quarters of one
-      multiply_pairs<FULL / 2 - 1>(sums, w_at, x_at);
+      w.at += first / 4 * 1024;
+      if (first % 4 == 0)
+        multiply_pairs<FULL / 2 - 1, 0>(sums, w, x_at);
+      else
+        multiply_pairs<FULL / 2 - 1, 2>(sums, w, x_at);
       return;
     }
+    uint32_t b[4], a[4];  // b: two steps' halves of 8 k
     int step = first;
 #pragma unroll 1
-    for (; step + 1 < end; step += 2, w_at += 64, x_at += 32)
-      multiply_pairs<1>(sums, w_at, x_at);
+    for (; step + 1 < end; step += 2, x_at += 32) {
+      mk_load_matrix4(b, x_at);
+      mk_load_matrix4(a, w.step(step));
+      mk_mma(sums[0], a, b[0], b[1]);
+      mk_load_matrix4(a, w.step(step + 1));
+      mk_mma(sums[1], a, b[2], b[3]);
+    }
     if (step >= end) return;
-    uint32_t b[4], a[4];  // a last single step; the other half of b is not used
-    mk_load_matrix4(b, x_at - lane / 16 * 16);
-    mk_load_matrix4(a, w_at);
+    mk_load_matrix4(b, x_at - lane / 16 * 16);  // a last single step: half of it is not used
+    mk_load_matrix4(a, w.step(step));
     mk_mma(sums[0], a, b[0], b[1]);
   }
-  template <int PAIRS>  // of steps
-  MK_DEVICE static void multiply_pairs(float (&sums)[2][4], const char* w, const mk_bf16* x) {
-    uint32_t b[PAIRS][4], even[PAIRS][4], odd[PAIRS][4];  // b: two steps' halves of 8 k
+  static_assert(FULL % 4 == 0, "a share of a whole slice begins with a block of 128 bytes");
+  template <int PAIRS, int FIRST>  // of steps
+  MK_DEVICE static void multiply_pairs(float (&sums)[2][4], const Weights& w, const mk_bf16* x) {
+    uint32_t b[PAIRS][4], even[PAIRS][4], odd[PAIRS][4];
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
       mk_load_matrix4(b[i], x + i * 32);
-      mk_load_matrix4(even[i], w + i * 64);
-      mk_load_matrix4(odd[i], w + i * 64 + 32);
+      mk_load_matrix4(even[i], w.step(FIRST + 2 * i));
+      mk_load_matrix4(odd[i], w.step(FIRST + 2 * i + 1));
     }
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
@@ -149,14 +169,14 @@ struct MkProduct {
   }
 
   // float32 weights: the same sums by fused multiply-adds in the order of k
-  MK_DEVICE static void multiply(float (&sums)[2][4], const float* w, int w_pitch, const float* x,
+  MK_DEVICE static void multiply(float (&sums)[2][4], const char* chunk, int half, const float* x,
                                  int x_pitch, int last, int first, int end) {
     const int row = mk_lane() / 4, token = mk_lane() % 4 * 2;
-    const int pitch = w_pitch / 4;
     for (int k = first * 16; k < end * 16; k++) {
       float(&sum)[4] = sums[(k / 16 - first) & 1];
+      const char* w = chunk + mk_box_place(row, k / 4) + k % 4 * 4;
       for (int i = 0; i < 4; i++)
-        sum[i] = mk_fma(w[(row + i / 2 * 8) * pitch + k],
+        sum[i] = mk_fma(*reinterpret_cast<const float*>(w + i / 2 * half),
                         x[least(token + i % 2, last) * x_pitch + k], sum[i]);
     }
   }

@@ -15,6 +15,7 @@ struct MkLaunch {
   const int32_t* firsts;    // [workers + 1] a worker's first record
   const int64_t* table;     // [tensors] addresses
   int32_t tensors;
+  const char* maps;         // [tensors][MK_MAP_BYTES]
   int32_t* counters;        // one every MK_COUNTER_STRIDE words
   int32_t* errors;          // [1 + workers * MK_ROLES][MK_COUNTER_STRIDE]; the first is the abort flag
   int64_t* trace;           // [all records][3] (start, ready, end) in ns, or null
@@ -36,7 +37,7 @@ struct MkShared {
   alignas(16) float partials[MK_JOIN_SLOTS][MK_COMPUTE_WARPS][MK_PARTIAL];
 
   MK_DEVICE void init() {
-    for (int i = 0; i < MK_THREADS / 32; i++) progress[i] = {0, 0, 0, 0, 0, 0, 0};
+    for (int i = 0; i < MK_THREADS / 32; i++) progress[i] = {};
     for (int i = 0; i < MK_CHUNKS; i++) {
       mk_barrier_init(ring_full + i, MK_RING_ARRIVALS);
       mk_barrier_init(ring_empty + i, MK_COMPUTE_WARPS);
@@ -63,13 +64,13 @@ struct MkRole {
   int tile, at;  // as in MkProgress
   uint32_t number;
 
-  MK_DEVICE MkRole(const MkLaunch& l, int role, int r)
+  MK_DEVICE MkRole(const MkLaunch& l, int r)
       : launch(l), shared(*reinterpret_cast<MkShared*>(mk_shared())) {
     MkProgress& progress = shared.progress[mk_warp()];
     tile = progress.tile;
     at = progress.at;
     number = progress.number;
-    guard = {{l.errors, l.limit_ns}, &progress, role, progress.dead != 0};
+    guard = {{l.errors, l.limit_ns}, &progress, progress.dead != 0};
     mk_sync_warp();  // all lanes have read it
     if (mk_lane() == 0) progress.record = r;
   }
@@ -83,6 +84,19 @@ struct MkRole {
       progress.dead = guard.dead;
     }
     mk_sync_warp();
+  }
+  // Before a role leaves: where it is, if a wait of it failed. Its rows of the error block follow the
+  // abort flag's.
+  MK_DEVICE void tell(int role) const {
+    mk_sync_warp();
+    const MkProgress& progress = *guard.progress;
+    if (mk_lane() != 0 || progress.kind == MK_WAIT_NOTHING) return;
+    int32_t* place = launch.errors + (1 + mk_worker() * MK_ROLES + role) * MK_COUNTER_STRIDE;
+    place[1] = progress.record;
+    place[2] = progress.which;
+    place[3] = progress.seen;
+    place[4] = progress.wanted;
+    place[0] = progress.kind;
   }
   MK_DEVICE static int first(const MkLaunch& l) { return mk_load_immutable(l.firsts + mk_worker()); }
   MK_DEVICE static int count(const MkLaunch& l) {  // of the worker's records
@@ -137,8 +151,10 @@ struct MkRole {
   }
 };
 
-// For a loader whose addresses are data.
-MK_DEVICE inline void mk_wait_late(MkRole& role, const MkBox& box) { role.wait_counters(box); }
+// For a loader whose addresses are data, unless it has waited for them before an earlier record.
+MK_DEVICE inline void mk_wait_late(MkRole& role, const MkBox& box) {
+  if (!(box.words[MK_FLAGS] & MK_FLAG_KNOWN)) role.wait_counters(box);
+}
 
 // Each role's part of one record of op Body, called by the generated dispatch. Arguments are read
 // where they are: in registers they would crowd out the rest.
@@ -149,29 +165,27 @@ MK_DEVICE inline const Args& mk_args(const MkBox& box) {
 }
 
 template <class Body>
-MK_DEVICE inline int mk_part(const MkRun& run, int i) {
-  return run.tile(i / Body::parts) * Body::parts + i % Body::parts;
-}
+constexpr bool mk_is_late = Body::late;
+template <class Body>
+constexpr bool mk_has_parts = Body::parts == 2;
 
 template <class Body, class Args>
-MK_DEVICE inline void mk_load_record(const MkBox& box, MkLoad& load) {
-  const Args& a = mk_args<Args>(box);
-  const MkRun run = mk_run(box);
-  const int count = run.count * Body::parts;
-  load.next = count ? mk_part<Body>(run, 0) : -1;
-  Body::begin(a, run, load);
-  for (int i = 0; i < count; i++) {
-    if (load.ring.guard->dead) break;
-    load.next = i + 1 < count ? mk_part<Body>(run, i + 1) : -1;
-    Body::load(a, mk_part<Body>(run, i), load);
-  }
+MK_DEVICE inline void mk_begin_record(const MkBox& box, MkLoad& load) {
+  Body::begin(mk_args<Args>(box), mk_run(box), load);
+}
+template <class Body, class Args>
+MK_DEVICE inline void mk_load_part(const MkBox& box, int part, MkLoad& load) {
+  Body::load(mk_args<Args>(box), part, load);
+}
+template <class Body, class Args>
+MK_DEVICE inline MkRows mk_rows_part(const MkBox& box, int part, MkLoad& load) {
+  return Body::rows(mk_args<Args>(box), part, mk_lane() % 2, load);
 }
 
 template <class Body, class Args>
 MK_DEVICE inline void mk_early_record(const MkBox& box, const MkStage& stage) {
   Body::early(mk_args<Args>(box), mk_run(box), stage);
 }
-
 template <class Body, class Args>
 MK_DEVICE inline void mk_stage_record(const MkBox& box, const MkStage& stage) {
   Body::stage(mk_args<Args>(box), mk_run(box), stage);
@@ -186,36 +200,21 @@ MK_DEVICE inline void mk_finish_record(const MkBox& box, const MkStage& stage) {
 }
 
 template <class Body, class Args>
-MK_DEVICE inline void mk_compute_record(const MkBox& box, MkRole& role, MkCompute& compute) {
-  const Args& a = mk_args<Args>(box);
-  const MkRun run = mk_run(box);
-  const int count = run.count * Body::parts;
-  for (int i = 0; i < count; i++) {
-    const int slot = role.tile % MK_JOIN_SLOTS;
-    role.guard.wait(role.shared.join_free + slot, (role.tile / MK_JOIN_SLOTS & 1) ^ 1,
-                    MK_WAIT_FREE_JOIN, slot);
-    compute.partial = role.shared.partials[slot][mk_warp()];
-    compute.tags = role.shared.tags[slot];
-    compute.next = i + 1 < count ? mk_part<Body>(run, i + 1) : -1;
-    Body::compute(a, mk_part<Body>(run, i), compute);
-    mk_sync_warp();  // all lanes have written theirs
-    if (mk_lane() == 0) mk_barrier_arrive(role.shared.joined + slot);
-    role.tile++;
-  }
+MK_DEVICE inline void mk_compute_part(const MkBox& box, int part, MkCompute& compute) {
+  Body::compute(mk_args<Args>(box), part, compute);
+}
+template <class Body, class Args>
+MK_DEVICE inline void mk_store_part(const MkBox& box, int part, const MkStore& store) {
+  Body::store(mk_args<Args>(box), part, store);
 }
 
-template <class Body, class Args>
-MK_DEVICE inline void mk_store_record(const MkBox& box, MkRole& role) {
-  const Args& a = mk_args<Args>(box);
-  const MkRun run = mk_run(box);
-  for (int i = 0; i < run.count * Body::parts; i++) {
-    const int slot = role.tile % MK_JOIN_SLOTS;
-    role.guard.wait(role.shared.joined + slot, role.tile / MK_JOIN_SLOTS & 1, MK_WAIT_JOINED, slot);
-    const MkStore store = {role.shared.partials[slot][0], box.notes, role.shared.tags[slot]};
-    role.guard.dead = mk_warp_any(role.guard.dead);  // the lanes stay together
-    if (!role.guard.dead) Body::store(a, mk_part<Body>(run, i), store);
-    mk_sync_warp();
-    if (mk_lane() == 0) mk_barrier_arrive(role.shared.join_free + slot);
-    role.tile++;
+// A record's handovers: its tiles, each in one part or two.
+struct MkParts {
+  MkRun run;
+  int two;  // 1: tiles have two parts
+  MK_DEVICE int count() const { return run.count << two; }
+  MK_DEVICE int at(int i) const {  // -1 behind the last
+    if (i >= count()) return -1;
+    return two ? run.tile(i / 2) * 2 + i % 2 : run.tile(i);
   }
-}
+};

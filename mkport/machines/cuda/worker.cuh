@@ -26,22 +26,43 @@ MK_DEVICE inline void mk_publish(MkRole& role, int r, const MkFetch& f) {
   if (mk_lane() == 0) mk_barrier_arrive(role.shared.box_full + slot);
 }
 
+// A set of opcodes.
+MK_DEVICE inline bool mk_among(uint64_t ops, const MkBox& box) {
+  return ops >> box.words[MK_OP] & 1;
+}
+MK_DEVICE inline MkParts mk_parts(const MkBox& box) {
+  return {mk_run(box), mk_among(MK_IN_TWO_PARTS, box)};
+}
+
+MK_DEVICE inline void mk_load_record(MkRole& role, const MkBox& box, MkLoad& load) {
+  if (mk_among(MK_LATE, box)) mk_wait_late(role, box);
+  const MkParts parts = mk_parts(box);
+  load.next = parts.at(0);
+  mk_dispatch_begin(box, load);
+#pragma unroll 1
+  for (int i = 0; i < parts.count() && !load.ring.guard->dead; i++) {
+    load.next = parts.at(i + 1);
+    mk_dispatch_load(box, parts.at(i), load);
+  }
+}
+
 MK_DEVICE inline void mk_loader(const MkLaunch& launch) {
   const int count = MkRole::count(launch);
   MkFetch next = mk_fetch(launch, 0, count);
   int published = 0;
   for (int r = 0; r < count; r++) {
-    MkRole role(launch, MK_ROLE_LOAD, r);
+    MkRole role(launch, r);
     MkProgress& progress = role.shared.progress[mk_warp()];
-    MkLoad load = {role.ring(), mk_ring_policy(), role.shared.begins, progress.freed,
+    MkLoad load = {role.ring(), mk_ring_policy(), launch.maps, role.shared.begins, progress.freed,
                    progress.oldest, -1, {}, {}};
     for (; published < count && published <= r + MK_AHEAD; published++) {
       mk_publish(role, published, next);
       next = mk_fetch(launch, published + 1, count);
     }
-    if (!role.guard.dead) mk_dispatch_load(role, role.box(r), load);
+    if (!role.guard.dead) mk_load_record(role, role.box(r), load);
     if (mk_warp_any(role.guard.dead)) {
       load.drain();
+      role.tell(MK_ROLE_LOAD);
       return;
     }
     role.leave(load.ring);
@@ -53,7 +74,7 @@ MK_DEVICE inline void mk_loader(const MkLaunch& launch) {
 MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
   const int thread = mk_thread() - (MK_THREADS - MK_STAGERS), count = MkRole::count(launch);
   for (int r = 0; r < count; r++) {
-    MkRole role(launch, MK_ROLE_STAGE, r);
+    MkRole role(launch, r);
     MkBox& box = role.open(r);
     if (thread == 0) role.stamp(r, 0);
     role.wait_stage_free(box, r);
@@ -62,24 +83,51 @@ MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
     if (thread < 32) role.wait_counters(box);
     if (thread == 0) role.stamp(r, 1);
     // what the first warp has acquired, all stagers may read behind this barrier
-    if (mk_barrier_any(MK_STAGE_BARRIER, MK_STAGERS, role.guard.dead)) return;
+    if (mk_barrier_any(MK_STAGE_BARRIER, MK_STAGERS, role.guard.dead)) {
+      role.tell(MK_ROLE_STAGE);
+      return;
+    }
     if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED)) mk_dispatch_stage(box, stage);
     mk_barrier_arrive(role.shared.staged + r % MK_BOXES);
+  }
+}
+
+// An op of its own: all compute warps have all its tiles.
+MK_DEVICE inline void mk_compute_record(const MkBox& box, MkRole& role, MkCompute& compute) {
+  const MkParts parts = mk_parts(box);
+#pragma unroll 1
+  for (int i = 0; i < parts.count(); i++) {
+    const int slot = role.tile % MK_JOIN_SLOTS;
+    role.guard.wait(role.shared.join_free + slot, (role.tile / MK_JOIN_SLOTS & 1) ^ 1,
+                    MK_WAIT_FREE_JOIN, slot);
+    compute.partial = role.shared.partials[slot][mk_warp()];
+    compute.tags = role.shared.tags[slot];
+    compute.next = parts.at(i + 1);
+    mk_dispatch_compute(box, parts.at(i), compute);
+    mk_sync_warp();  // all lanes have written theirs
+    if (mk_lane() == 0) mk_barrier_arrive(role.shared.joined + slot);
+    role.tile++;
   }
 }
 
 MK_DEVICE inline void mk_computer(const MkLaunch& launch) {
   const int count = MkRole::count(launch);
   for (int r = 0; r < count; r++) {
-    MkRole role(launch, MK_ROLE_COMPUTE, r);
+    MkRole role(launch, r);
     const MkBox& box = role.open(r);
     const int place = r % MK_BOXES;
     role.guard.wait(role.shared.staged + place, r / MK_BOXES & 1, MK_WAIT_STAGED, place);
-    if (mk_barrier_any(MK_COMPUTE_BARRIER, MK_COMPUTERS, role.guard.dead)) return;
+    if (mk_barrier_any(MK_COMPUTE_BARRIER, MK_COMPUTERS, role.guard.dead)) {
+      role.tell(MK_ROLE_COMPUTE);
+      return;
+    }
     char* buffer = role.stage_buffer(box);
     MkCompute compute = {role.ring(), buffer, nullptr, buffer, box.notes, nullptr, -1, -1, {}};
     if (box.words[MK_RUN + 2] > 0) {
-      mk_dispatch_compute(role, box, compute);
+      if (mk_among(MK_PRODUCTS, box))
+        mk_compute_product(box, role, compute);
+      else
+        mk_compute_record(box, role, compute);
     } else {
       if (mk_lane() == 0) mk_barrier_arrive(role.shared.joined + role.tile % MK_JOIN_SLOTS);
       role.tile++;
@@ -96,20 +144,26 @@ MK_DEVICE inline void mk_computer(const MkLaunch& launch) {
 MK_DEVICE inline void mk_storer(const MkLaunch& launch) {
   const int count = MkRole::count(launch);
   for (int r = 0; r < count; r++) {
-    MkRole role(launch, MK_ROLE_STORE, r);
+    MkRole role(launch, r);
     const MkBox& box = role.open(r);
-    if (mk_warp_any(role.guard.dead)) return;
-    if (box.words[MK_RUN + 2] > 0) {
-      mk_dispatch_store(role, box);
-    } else {
+    const MkParts parts = mk_parts(box);
+    int i = 0;
+#pragma unroll 1
+    do {  // a record without tiles has one handover all the same
       const int slot = role.tile % MK_JOIN_SLOTS;
       role.guard.wait(role.shared.joined + slot, role.tile / MK_JOIN_SLOTS & 1, MK_WAIT_JOINED,
                       slot);
+      role.guard.dead = mk_warp_any(role.guard.dead);  // the lanes stay together
+      if (role.guard.dead) {
+        role.tell(MK_ROLE_STORE);
+        return;
+      }
+      const MkStore store = {role.shared.partials[slot][0], box.notes, role.shared.tags[slot]};
+      if (i < parts.count()) mk_dispatch_store(box, parts.at(i), store);
       mk_sync_warp();
       if (mk_lane() == 0) mk_barrier_arrive(role.shared.join_free + slot);
       role.tile++;
-    }
-    if (mk_warp_any(role.guard.dead)) return;
+    } while (++i < parts.count());
     role.keep();  // and all lanes' stores precede the signal
     if (mk_lane() == 0) {
       const int32_t counter = box.words[MK_SIGNAL];
@@ -124,10 +178,10 @@ MK_DEVICE inline void mk_storer(const MkLaunch& launch) {
 
 extern "C" __global__ void __launch_bounds__(MK_THREADS, 1)
     megakernel(const int32_t* records, const int32_t* firsts, const int64_t* table, int32_t tensors,
-               int32_t* counters, int32_t* errors, int64_t* trace, int64_t limit_ns, int32_t step,
+               const char* maps, int32_t* counters, int32_t* errors, int64_t* trace, int64_t limit_ns, int32_t step,
                int32_t stage_bytes, int32_t ring_bytes) {
-  const MkLaunch launch = {records, firsts,   table, tensors, counters,   errors,
-                           trace,   limit_ns, step,  stage_bytes, ring_bytes};
+  const MkLaunch launch = {records, firsts, table,    tensors, maps,        counters,
+                           errors,  trace,  limit_ns, step,    stage_bytes, ring_bytes};
   if (mk_thread() == 0) {
     reinterpret_cast<MkShared*>(mk_shared())->init();
     mk_fence_barrier_init();

@@ -44,6 +44,7 @@ class HostMachine:
         self.times: list[np.ndarray] = []  # of the last traced step: int64 [records, 3] a worker
         self.seed = seed
         self._table = np.array([array.ctypes.data for array in self.tensors.values()], np.int64)
+        self._maps = maps_of(self.tensors, schedule, program.weights)
         self._records, self._firsts = layout.flatten(program, schedule, self.shared)
         self._counters = layout.counters_after(schedule, first_step)
         self._errors = np.zeros(layout.error_block(schedule), np.int32)
@@ -57,14 +58,15 @@ class HostMachine:
         """
         times = np.zeros((len(self._records) if trace else 0, 3), np.int64)
         pointers = (
-            self._records, self._firsts, self._table, self._counters, self._errors, times,
+            self._records, self._firsts, self._table, self._maps, self._counters, self._errors,
+            times,
         )  # fmt: skip
-        records, firsts, table, counters, errors, stamps = (
+        records, firsts, table, maps, counters, errors, stamps = (
             ctypes.c_void_p(array.ctypes.data if array.size else None) for array in pointers
         )
         args = (
-            records, firsts, table, ctypes.c_int32(len(self._table)), counters, errors, stamps,
-            ctypes.c_int64(0), ctypes.c_int32(self._step & 0xFFFFFFFF),
+            records, firsts, table, ctypes.c_int32(len(self._table)), maps, counters, errors,
+            stamps, ctypes.c_int64(0), ctypes.c_int32(self._step & 0xFFFFFFFF),
             ctypes.c_int32(self.shared.stage), ctypes.c_int32(self.shared.ring),
         )  # fmt: skip
         waiting = launch(
@@ -89,3 +91,14 @@ class HostMachine:
         for name, spec in self.schedule.graph.tensors.items():
             if spec.kind in ("scratch", "output"):
                 self.tensors[name][...] = POISON[spec.dtype]
+
+
+def maps_of(tensors: Mapping[str, np.ndarray], schedule: Schedule, weights: str) -> np.ndarray:
+    """What the host build's copies are told of each tensor: int64 [tensors, MAP_BYTES / 8]."""
+    maps = np.zeros((len(tensors), CONSTANTS["MAP_BYTES"] // 8), np.int64)
+    for number, (name, spec) in enumerate(schedule.graph.tensors.items()):
+        matrix = layout.matrix_of(spec, weights)
+        if matrix is not None:
+            address = tensors[name].ctypes.data
+            maps[number, :4] = address, matrix.rows, matrix.row_bytes, matrix.blocks
+    return maps
