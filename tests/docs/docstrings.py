@@ -72,7 +72,7 @@ def _catches(handler: ast.ExceptHandler, name: str) -> bool:
         return True
     for caught in re.findall(r"\w+", ast.unparse(handler.type)):
         cls, other = getattr(builtins, name, None), getattr(builtins, caught, None)
-        if caught == name or (cls and other and issubclass(cls, other)):
+        if caught in (name, "Exception") or (cls and other and issubclass(cls, other)):
             return True
     return False
 
