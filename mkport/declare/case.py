@@ -12,8 +12,8 @@ WIDTHS = {"uint16": "bf16", "float32": "f32", "int32": "i32"}
 def to_bf16(values: np.ndarray) -> np.ndarray:
     """The uint16 bits of float `values` of any shape, rounded to nearest, ties to even.
 
-    A NaN stays a quiet NaN of its sign. Source: the rounding of PyTorch's `c10/util/BFloat16.h`
-    and of ggml's `ggml_compute_fp32_to_bf16`.
+    A NaN stays a quiet NaN of its sign. Source: ggml's `ggml_compute_fp32_to_bf16`; numbers come
+    out as with PyTorch's `c10/util/BFloat16.h`, which has one NaN.
     """
     exact = np.ascontiguousarray(values, np.float32)
     bits = exact.view(np.uint32)
