@@ -54,16 +54,22 @@ def _raised(
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
         if isinstance(node, ast.Raise) and node.exc:
-            what = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
-            name = ast.unparse(what).rsplit(".", 1)[-1]
-            if isinstance(node.exc, ast.Call) or name[0].isupper():  # else it is passed on
-                found.add(name if name[0].isupper() else "")  # "": of a class that a function makes
+            for error in _either(node.exc):
+                what = error.func if isinstance(error, ast.Call) else error
+                name = ast.unparse(what).rsplit(".", 1)[-1]
+                if isinstance(error, ast.Call) or name[0].isupper():  # else it is passed on
+                    found.add(name if name[0].isupper() else "")  # "": what a function makes
         elif isinstance(node, ast.Call):
             name = ast.unparse(node.func).removeprefix("self.")
             if name in private and name not in seen:
                 found |= _raised(private[name].body, private, seen | {name})
         found |= _raised(ast.iter_child_nodes(node), private, seen)
     return found - UNTOLD
+
+
+def _either(node: ast.expr) -> tuple[ast.expr, ...]:
+    """Both sides of `a if c else b`, or the one expression."""
+    return (node.body, node.orelse) if isinstance(node, ast.IfExp) else (node,)
 
 
 def _catches(handler: ast.ExceptHandler, name: str) -> bool:

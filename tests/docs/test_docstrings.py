@@ -125,6 +125,9 @@ PLANTED = {
         "f does not say that it raises UserError"
     ),
     "def f():\n    'One.'\n    raise made()": "f does not say that it raises what it makes",
+    "def f(x):\n    'Raises KeyError.'\n    raise KeyError(x) if x else OSError(x)": (
+        "f does not say that it raises OSError"
+    ),
     "class A:\n    'One.'\n    def __init__(self):\n        raise UserError": (
         "A.__init__ does not say that it raises UserError"
     ),
