@@ -6,9 +6,11 @@ import typer
 
 from mkport.cli.options import OpsOption
 from mkport.cli.output import JsonFlag, emit, progress
+from mkport.declare import Op
 from mkport.errors import UserError
 from mkport.library import all_ops, find_op, ops_in
 from mkport.testing import FORMS, Verdict
+from mkport.testing.parts import is_port
 from mkport.testing.suite import DTYPES, left_out, run_unit, units
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ def command(
     if not wanted:
         raise UserError(
             f"Nothing to check: the {machine} machine lacks {_words(lacking, len(chosen))}. "
-            "`mkport list` shows the forms there are."
+            + _what_helps(chosen, machine)
         )
     if workers is None:
         workers = multiprocessors() if machine == "cuda" else 2
@@ -92,6 +94,18 @@ def command(
     emit(data, as_json, show)
     if failed:
         raise typer.Exit(1)
+
+
+def _what_helps(ops: list[Op], machine: str) -> str:
+    """What to do where no op has a form to check."""
+    if machine == "cpu" and any(is_port(op) for op in ops):
+        return "Ported CUDA kernels are checked with --machine host, or on a GPU with cuda."
+    if bare := [op.name for op in ops if not (op.folder / "oracle.py").is_file()]:
+        return (
+            f"{', '.join(bare)} has no oracle.py, which says what is right; `mkport new NAME` "
+            "writes one to start from."
+        )
+    return "`mkport list` shows the forms there are."
 
 
 def multiprocessors() -> int:

@@ -55,7 +55,7 @@ def port_file(
             raise UserError(f"--instantiate is for {named}, but the kernel is {kernel}.")
         kernel = named or kernel
     defines = tuple((define or {}).items())
-    return _Port(
+    return Port(
         Request(
             Path(path), kernel, grid, block, shared, instance, tuple(immutable), defines,
             arguments, name, out, run, compile, machine,
@@ -63,22 +63,30 @@ def port_file(
     ).run()  # fmt: skip
 
 
-class _Port(Tried):
+class Port(Tried):
     """One port on its way through the steps."""
+
+    def prepare(self) -> None:
+        """The steps up to the port's text; the text is not made of a kernel that was refused.
+
+        Raises RefusedPort where later steps cannot be made.
+        """
+        self._scan()
+        self._geometry()
+        self._libraries()
+        self._fit()
+        self._control()
+        self._memory()
+        self._synchronisation()
+        self._effects()
+        if not self.steps.refused:
+            self._emit()
 
     def run(self) -> Report:
         """All steps, as far as they can be made."""
         try:
-            self._scan()
-            self._geometry()
-            self._libraries()
-            self._fit()
-            self._control()
-            self._memory()
-            self._synchronisation()
-            self._effects()
+            self.prepare()
             if not self.steps.refused:
-                self._emit()
                 self._compile()
             if not self.steps.refused:
                 self._run()

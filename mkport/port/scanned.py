@@ -3,6 +3,7 @@
 What the user asked for stands here too; each further step is a layer on this one.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,48 @@ class Request:
     run: bool = True
     compile: bool = True
     machine: str = "host"
+
+
+RECORDED = "port.json"
+
+
+def recorded(request: Request, kernel: Kernel, launch: Geometry) -> str:
+    """The text of port.json: what was ported, for which launch, and what it was run on."""
+    given = request.arguments
+    texts = None if given is None or isinstance(given, Mapping) else [_whole(t) for t in given]
+    values = {
+        "kernel": kernel.name, "instance": request.instance, "grid": launch.grid,
+        "block": launch.block, "shared": launch.shared, "immutable": request.immutable,
+        "defines": request.defines, "arguments": texts,
+    }  # fmt: skip
+    return json.dumps(values, indent=1) + "\n"
+
+
+def read_recorded(folder: Path) -> Request:
+    """What a port's folder says of how it was made. Raises UserError where it says nothing."""
+    path = folder / RECORDED
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return Request(
+            folder / "standalone.cu", values["kernel"], _sizes(values["grid"]),
+            _sizes(values["block"]), values["shared"], tuple(values["instance"]),
+            tuple(values["immutable"]), tuple((n, v) for n, v in values["defines"]),
+            values["arguments"],
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} does not say how the port was made ({error}): port the kernel once more."
+        ) from error
+
+
+def _sizes(given: Sequence[int] | None) -> Three | None:
+    return None if given is None else (int(given[0]), int(given[1]), int(given[2]))
+
+
+def _whole(text: str) -> str:
+    """An argument's text with a file's name from the root on."""
+    name, _, value = text.partition("=")
+    return f"{name}={Path(value.strip()).resolve()}" if value.strip().endswith(".npy") else text
 
 
 class Scanned:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,16 @@ from mkport.port.report import Step
 from mkport.port.written import Written
 
 MOST_BLOCKS = (6, 4, 2)  # of a launch on made-up arguments
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Arguments that the original ran well on, and what it left."""
+
+    arguments: Mapping[str, Any]
+    launch: Geometry
+    done: Original
+    given: bool
 
 
 class Tried(Written):
@@ -38,33 +48,37 @@ class Tried(Written):
             step.state = "skipped"
             step.say("There is no C++ compiler here (g++ or clang++): nothing was run.")
             return
-        if self.given is not None:
-            launch = self.launch
-            assert launch is not None
-            first = self._first(step, self.given, launch, given=True)
-            if first is not None and first[1]:
-                self.steps.found(step, first[1])
-            elif first is not None:
-                self._compare(step, self.given, launch, first[0], given=True)
-            return
-        self._run_on_trials(step)
+        chosen = self.choose(step)
+        if chosen is not None:
+            self._compare(step, chosen)
 
-    def _run_on_trials(self, step: Step) -> None:
-        """Made-up arguments, until some fit and tell something."""
+    def choose(self, step: Step) -> Chosen | None:
+        """The arguments to compare on: those given, or made-up ones that fit and tell something.
+        None where there are none; `step` says why."""
+        if self.given is None:
+            return self._try_out(step)
+        assert self.launch is not None
+        first = self._first(step, self.given, self.launch, given=True)
+        if first is not None and first[1]:
+            self.steps.found(step, first[1])
+            return None
+        return first and Chosen(self.given, self.launch, first[0], True)
+
+    def _try_out(self, step: Step) -> Chosen | None:
         launch = self._small_launch()
         tried: list[tuple[Finding, ...]] = []
         blamed: tuple[Finding, ...] = ()
-        dull: tuple[Mapping[str, Any], Original] | None = None
+        dull: Chosen | None = None
         for arguments in trials(self.kernel, launch):
             first = self._first(step, arguments, launch, given=False)
             if first is None:
-                return
+                return None
             done, found = first
-            if not found and not self._says_little(arguments, done):
-                self._compare(step, arguments, launch, done, given=False)
-                return
             if not found:
-                dull = dull or (arguments, done)
+                chosen = Chosen(arguments, launch, done, False)
+                if not self._says_little(arguments, done):
+                    return chosen
+                dull = dull or chosen
                 continue
             tried.append(found)
             if not any(f.code in check.FITS for f in found):
@@ -74,11 +88,11 @@ class Tried(Written):
                     break  # no argument mends that
         if blamed:
             self.steps.found(step, blamed)
-        elif dull is not None:
-            self._compare(step, dull[0], launch, dull[1], given=False)
-        else:
+            return None
+        if dull is None:
             step.state = "skipped"
             step.say(misfits(self.kernel, tried, self.merged.place))
+        return dull
 
     def _says_little(self, arguments: Mapping[str, Any], done: Original) -> str:
         names = {param.name: param.name for param in self.kernel.params}
@@ -115,32 +129,35 @@ class Tried(Written):
 
         return re.sub(r"\bat line (\d+)", named, text, count=1)
 
-    def _compare(
-        self,
-        step: Step,
-        arguments: Mapping[str, Any],
-        launch: Geometry,
-        done: Original,
-        given: bool,
-    ) -> None:
+    def bound(self, arguments: Mapping[str, Any], launch: Geometry) -> dict[str, Any]:
+        """The op's arguments, by name: the kernel's, and the grid."""
+        names = emit.argument_names(self.kernel)
+        bound = {names[name]: _wrapped(value) for name, value in arguments.items()}
+        bound |= dict(zip(emit.grid_args(launch), launch.grid or (), strict=False))
+        axes = emit.grid_args(self.launch or launch)
+        return bound | {axis: 1 for axis in axes if axis not in bound}
+
+    def wanted(self, chosen: Chosen, machine: str) -> dict[str, np.ndarray]:
+        """What the original leaves, by the op's argument; on a GPU, what it leaves there."""
+        outputs = chosen.done.outputs
+        if machine == "cuda":  # bits are one machine's
+            outputs = check.run_on_gpu(
+                self._original_for_gpu(), self.kernel, self._full_name(), chosen.launch,
+                chosen.arguments, self.layout.dynamic,
+            )  # fmt: skip
+        return self._wanted(chosen.arguments, outputs, emit.argument_names(self.kernel))
+
+    def _compare(self, step: Step, chosen: Chosen) -> None:
         """Runs the port as well, and holds the bits against each other."""
+        arguments, launch, given = chosen.arguments, chosen.launch, chosen.given
         words = ", ".join(f"{n}={v}" for n, v in arguments.items() if not isinstance(v, np.ndarray)
                           and v is not None)  # fmt: skip
         step.say(f"{'given' if given else 'made-up'} arguments {words}".rstrip()
                  + f", grid {launch.grid}")  # fmt: skip
         step.say("the original equals itself in every order of its threads, and is well defined")
         assert self.op is not None
-        names = emit.argument_names(self.kernel)
-        bound = {names[name]: _wrapped(value) for name, value in arguments.items()}
-        bound |= dict(zip(emit.grid_args(launch), launch.grid or (), strict=False))
-        bound |= {axis: 1 for axis in emit.grid_args(self.launch or launch) if axis not in bound}
-        outputs = done.outputs
-        if self.request.machine == "cuda":  # bits are one machine's
-            outputs = check.run_on_gpu(
-                self._original_for_gpu(), self.kernel, self._full_name(), launch, arguments,
-                self.layout.dynamic,
-            )  # fmt: skip
-        wanted = self._wanted(arguments, outputs, names)
+        wanted = self.wanted(chosen, self.request.machine)
+        bound = self.bound(arguments, launch)
         try:
             differences = check.compare(self.op, bound, wanted, self.request.machine)
         except HostFault as fault:
@@ -160,7 +177,7 @@ class Tried(Written):
         step.say(f"the port has the same bits on the {self.request.machine} machine: between tasks "
                  "that leave NaN behind, twice side by side, with 1, 3 and 7 workers, in shuffled "
                  "order")  # fmt: skip
-        self.little = self._says_little(arguments, done)
+        self.little = self._says_little(arguments, chosen.done)
         self.ran = given or not self.little
         if self.little:
             step.state = "warned"

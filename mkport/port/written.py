@@ -11,6 +11,7 @@ from mkport.port.finding import Finding, RefusedPort
 from mkport.port.fitted import Fitted
 from mkport.port.lexer import blanked
 from mkport.port.preprocess import DEVICE_PARTS
+from mkport.port.scanned import RECORDED, recorded
 from mkport.port.unit import host_ranges
 
 
@@ -33,6 +34,7 @@ class Written(Fitted):
             "op.py": emit.op_text(plan),
             "task.cuh": emit.task_text(self.unit, plan),
             "standalone.cu": self.merged.own(self.merged.text, keep=False),
+            RECORDED: recorded(self.request, self.kernel, self.launch),
         }
         before = "\n".join(line for line in self.original.splitlines() if line.strip())
         text = emit.user_section(self.unit, plan)

@@ -4,7 +4,7 @@ import inspect
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,9 +15,10 @@ from mkport.compose.cuda import CudaProgram
 from mkport.declare import Op
 from mkport.declare.case import Case, from_bf16
 from mkport.errors import UserError
+from mkport.testing.blame import blamed, part_of, truth_of
 from mkport.testing.forms import Outputs, run_ported, run_solo, run_standalone
 from mkport.testing.law import EPS, Measured, measure
-from mkport.testing.parts import NO_TORCH, load_part
+from mkport.testing.parts import NO_TORCH, is_port, load_part
 
 Form = Literal["standalone", "ported", "solo", "step"]
 MACHINES = ("cpu", "host", "cuda")
@@ -80,6 +81,10 @@ def check_op(
         raise UserError(f"There is no dtype {dtype!r}; the dtypes are {', '.join(STORAGE)}.")
     if program is not None:
         _fits(program, op, machine)
+    if machine != "cpu" and is_port(op):
+        from mkport.port.recheck import check_port
+
+        return check_port(op, machine, form, workers, seed)
     if machine != "cpu":
         from mkport.testing.cuda_check import check_cuda
 
@@ -96,9 +101,8 @@ def check_op(
     if form != "standalone" and program is None:
         program = compose_cpu([op], dtype, dtype)
     verdicts = []
-    for name, shape in (shapes or oracle.SHAPES).items():
-        rng = np.random.default_rng([seed, *name.encode()])
-        case = oracle.make(rng, dtype, dtype, **shape)
+    for name, shape in (shapes or part_of(oracle, "SHAPES", op)).items():
+        case = case_of(op, oracle, name, shape, dtype, seed)
         started = time.perf_counter()
         standalone = run_standalone(op, case)
         if form == "standalone":
@@ -111,6 +115,32 @@ def check_op(
             got = run_solo(op, case, program, workers)
         verdicts.append(judge(op, form, name, dtype, case, got, standalone, started))
     return verdicts
+
+
+def case_of(
+    op: Op, oracle: ModuleType, name: str, shape: Mapping[str, Any], dtype: str, seed: int
+) -> Case:
+    """The case that an op's oracle makes of a shape.
+
+    Raises UserError, with its file and line, for an oracle that makes none.
+    """
+    make = part_of(oracle, "make", op)
+    with blamed(op, f"make for the shape {name!r}"):
+        try:
+            case = make(np.random.default_rng([seed, *name.encode()]), dtype, dtype, **shape)
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is None:
+                raise UserError(
+                    f"Op {op.name}: {oracle.__file__} has the shape {name!r}, "
+                    f"{', '.join(shape)}, but its make takes others: {error}."
+                ) from error
+            raise
+    if not isinstance(case, Case):
+        raise UserError(
+            f"Op {op.name}: make in {oracle.__file__} returns a {type(case).__name__}; it must "
+            "return a Case."
+        )
+    return case
 
 
 def _fits(program: Program | CudaProgram, op: Op, machine: str) -> None:
@@ -146,8 +176,8 @@ def judge(
     another function than the op's own. Raises UserError for an output that the oracle does not
     return.
     """
-    oracle = oracle or load_part(op, "oracle").oracle
-    truth, plain = (oracle(as_torch(case, kind)) for kind in ("float64", arithmetic))
+    oracle = oracle or part_of(load_part(op, "oracle"), "oracle", op)
+    truth, plain = (truth_of(op, oracle, as_torch(case, kind)) for kind in ("float64", arithmetic))
     worst, worst_name = Measured(0.0, 0.0, 0.0, ()), ""
     for name in case.outputs:
         if name not in truth:
@@ -156,6 +186,13 @@ def judge(
                 f"its oracle returns {', '.join(truth) or 'nothing'}; the two must name the same."
             )
         wanted = truth[name].numpy()
+        if wanted.ndim != got[name].ndim or any(
+            n > most for n, most in zip(wanted.shape, got[name].shape, strict=True)
+        ):
+            raise UserError(
+                f"Op {op.name}: the oracle in {inspect.getfile(oracle)} returns {name!r} of shape "
+                f"{list(wanted.shape)}, but make has it of {list(got[name].shape)}."
+            )
         live = tuple(slice(0, size) for size in wanted.shape)
         found = _measure(got[name][live], wanted, plain[name].double().numpy())
         if not found.ok or (worst.ok and found.error >= worst.error):

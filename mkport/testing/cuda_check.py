@@ -8,7 +8,8 @@ import numpy as np
 
 from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.declare import Op
-from mkport.testing.check import Form, Verdict, judge
+from mkport.testing.blame import part_of
+from mkport.testing.check import Form, Verdict, case_of, judge
 from mkport.testing.cuda_forms import run_solo, run_standalone
 from mkport.testing.parts import load_part
 
@@ -37,8 +38,8 @@ def check_cuda(
     oracle = load_part(op, "oracle")
     program = None if form == "standalone" else program or compose_cuda([op], dtype, dtype)
     verdicts = []
-    for name, shape in (shapes or oracle.SHAPES).items():
-        case = oracle.make(np.random.default_rng([seed, *name.encode()]), dtype, dtype, **shape)
+    for name, shape in (shapes or part_of(oracle, "SHAPES", op)).items():
+        case = case_of(op, oracle, name, shape, dtype, seed)
         started = time.perf_counter()
         standalone = run_standalone(op, case, machine, seed)
         got = standalone

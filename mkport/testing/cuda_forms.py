@@ -13,6 +13,7 @@ from mkport.errors import UserError
 from mkport.machines.host.build import build, launch
 from mkport.machines.host.machine import SHARED_BYTES, HostMachine
 from mkport.plan import Schedule, deal
+from mkport.testing.blame import blamed, part_of
 from mkport.testing.forms import Outputs, graph_of
 from mkport.testing.parts import load_part
 from mkport.verify import verify
@@ -108,7 +109,9 @@ def run_standalone(op: Op, case: Case, machine: str, seed: int = 0) -> Outputs:
     case = case.copy()
     source = standalone_source(op)
     start: Launch = HostLaunch(source, seed) if machine == "host" else GpuLaunch(source)
-    load_part(op, "oracle").call_standalone_cuda(start, case.a)
+    call = part_of(load_part(op, "oracle"), "call_standalone_cuda", op)
+    with blamed(op, "call_standalone_cuda"):
+        call(start, case.a)
     return {name: case.arrays[name] for name in case.outputs}
 
 

@@ -17,6 +17,7 @@ from mkport.machines.cpu.build import build
 from mkport.machines.cpu.machine import CpuMachine
 from mkport.machines.cpu.memory import POISON, allocate
 from mkport.plan import Graph, Schedule, deal
+from mkport.testing.blame import blamed, part_of
 from mkport.testing.parts import kernel_of, load_part
 from mkport.verify import verify
 
@@ -27,7 +28,9 @@ def run_standalone(op: Op, case: Case) -> Outputs:
     """The ordinary kernel, called as its author would."""
     case = case.copy()
     oracle = load_part(op, "oracle")
-    oracle.call_standalone(kernel_of(load_part(op, "standalone"), op), case.a)
+    call = part_of(oracle, "call_standalone", op)
+    with blamed(op, "call_standalone"):
+        call(kernel_of(load_part(op, "standalone"), op), case.a)
     return {name: case.arrays[name] for name in case.outputs}
 
 

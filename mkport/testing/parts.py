@@ -17,6 +17,7 @@ from mkport.cache import cache_dir
 from mkport.declare import Op
 from mkport.errors import UserError
 from mkport.extras import install
+from mkport.testing.blame import blamed
 
 NO_TORCH = f"Checks compare with PyTorch, which is not installed here: {install('oracle')}."
 LIBRARY = Path(mkport.kernels.__file__).resolve().parent
@@ -66,17 +67,25 @@ def _kept_in(folder: Path) -> Iterator[None]:
         numba.config.CACHE_DIR = before
 
 
+def is_port(op: Op) -> bool:
+    """Whether the op's folder is what `mkport port` wrote of a CUDA kernel, and has no oracle: the
+    original is its standalone form."""
+    return (op.folder / "port.json").is_file() and not (op.folder / "oracle.py").is_file()
+
+
 def load_part(op: Op, part: str) -> ModuleType:
     """The op's `part`.py ("oracle", "standalone"). Raises UserError naming the missing file."""
     path = op.folder / f"{part}.py"
     if not path.is_file():
         raise UserError(f"Op {op.name} has no {part}: {path} is missing; write it or leave it out.")
     try:
-        return load_file(path)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UserError(NO_TORCH) from error
+        with blamed(op, f"importing {part}.py"):
+            return load_file(path)
+    except UserError as error:
+        cause = error.__cause__
+        if isinstance(cause, ModuleNotFoundError) and cause.name == "torch":
+            raise UserError(NO_TORCH) from cause
+        raise
 
 
 def kernel_of(module: ModuleType, op: Op) -> Any:

@@ -9,6 +9,7 @@ from mkport.declare import Op
 from mkport.errors import UserError
 from mkport.testing import tiny
 from mkport.testing.check import FORMS, MACHINES, Form, Verdict, check_op
+from mkport.testing.parts import is_port
 
 DTYPES = ("bf16", "f32")
 CUDA_FILES = ("standalone.cu", "task.cuh")
@@ -48,7 +49,7 @@ def units(
         for op in ops
         for form in FORMS
         if form in forms and has_form(op, form, machine)
-        for dtype in dtypes
+        for dtype in (dtypes[:1] if is_port(op) else dtypes)  # its types are its own
     ]
 
 
@@ -68,6 +69,8 @@ def has_form(op: Op, form: Form, machine: str = "cpu") -> bool:
     """Whether the op can be checked in this form on this machine: it has the files (the machines
     "host" and "cuda" take the CUDA ones), and for the step form a model's step holds it."""
     standalone, task = FILES[machine]
+    if is_port(op) and machine != "cpu":
+        return form != "step"
     if not (op.folder / "oracle.py").is_file() or not (op.folder / standalone).is_file():
         return False
     if form == "standalone":

@@ -16,7 +16,7 @@ from mkport.port.fill.op import OP as FILL
 from mkport.port.geometry import Geometry
 from mkport.port.kernel import parse_instance
 from mkport.port.original import run_original
-from mkport.port.port import _Port, port_file
+from mkport.port.port import Port, port_file
 from mkport.port.preprocess import merge
 from mkport.port.report import Report
 from mkport.port.scanned import Request
@@ -150,11 +150,11 @@ def test_a_collective_is_right_and_keeps_its_bits(
     assert not check.compare(report.op, bound, outputs, orders=orders, program=program)
 
 
-def prepared(kernel: str) -> _Port:
+def prepared(kernel: str) -> Port:
     """A port as far as its text."""
     case = CASES[kernel]
     _, instance = parse_instance(case.instance or kernel)
-    port = _Port(Request(FILE, kernel, case.grid, case.block, None, instance))
+    port = Port(Request(FILE, kernel, case.grid, case.block, None, instance))
     for step in (port._scan, port._geometry, port._fit, port._control, port._memory):
         step()
     port._synchronisation()

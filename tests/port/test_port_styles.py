@@ -115,11 +115,11 @@ def outputs(reports: dict[str, Report]) -> dict[str, list[np.ndarray]]:
 
 def _request(kernel: str) -> Any:
     from mkport.port.kernel import parse_instance
-    from mkport.port.port import _Port
+    from mkport.port.port import Port
     from mkport.port.scanned import Request
 
     _, instance = parse_instance(INSTANCES.get(kernel, kernel))
-    port = _Port(Request(FILE, kernel, instance=instance))
+    port = Port(Request(FILE, kernel, instance=instance))
     port._scan()
     return port
 
