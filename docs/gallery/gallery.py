@@ -367,6 +367,10 @@ From the repository's root:
 ```sh
 mkport port docs/gallery/kernels/tiled_gemm.cu                     # the report in twelve steps
 mkport port docs/gallery/kernels/softmax.cu --grid 5 --shared 512 -o ops
+mkport port docs/gallery/kernels/topk_softmax.cu --block 64 --instantiate "moe_topk<64>"
+mkport port docs/gallery/kernels/numba_matmul.py --block 16,16 --grid 3,3 \\
+    --types "float32[:,:], float32[:,:], float32[:,:]" \\
+    --arg A=f32[40,40] --arg B=f32[40,40] --arg C=f32[40,40]
 python docs/gallery/gallery.py                                     # this page
 ```
 

@@ -231,7 +231,7 @@ def read_kernel(unit: Unit, item: Item, instance: Sequence[str]) -> Kernel:
                     "MK102", line, tree.column(node),
                     f"The kernel {item.name} is a template over {listed}, and nothing says for "
                     "which arguments.",
-                    "A megakernel holds finished code: there is nothing to put into it.",
+                    "A task is compiled once, for one set of arguments; which one would be a guess.",
                     f'Say for what: --instantiate "{item.name}<{", ".join(missing)}>" with values '
                     "in place of the names.",
                 )

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import mkport.machines.host as host
@@ -95,7 +96,7 @@ def build_original(
     ]
     flags += [f"-I{folder}" for folder in include]
     flags += [f"-D{name}={value}" for name, value in (define or {}).items()]
-    key = "\0".join([cxx, *flags, text, _headers(), *_texts(include)])
+    key = "\0".join([cxx, *flags, text, _headers(), *_texts(include)])  # and how it is made
     folder = cache_dir("original", hashlib.sha256(key.encode()).hexdigest()[:16])
     made, arrays = folder / "original", folder / "shared.txt"
     if not made.is_file() or not arrays.is_file():
@@ -125,8 +126,10 @@ def _make(cxx: str, flags: list[str], text: str, source: str, runner: Path, work
     (work / "shared.txt").write_text(_shared_arrays(work))
 
 
+@cache
 def _headers() -> str:
-    return "\0".join(_texts([HOST]))
+    """All of mkport's own that a built program is made with: headers, and this module."""
+    return "\0".join([Path(__file__).read_text(encoding="utf-8"), *_texts([HOST])])
 
 
 def _texts(folders: Sequence[Path]) -> list[str]:

@@ -188,12 +188,20 @@ class Scanned:
                 Finding(
                     "MK102", unit.tree.line(chosen[0].node), unit.tree.column(chosen[0].node),
                     f"The kernel {name} is written out for {listed}, and nothing says which.",
-                    "A megakernel holds finished code: there is nothing to put into it.",
+                    "A task is compiled once, for one set of arguments; which one would be a guess.",
                     f'Say which: --instantiate "{name}<{kinds[0]}>".',
                 )
             )  # fmt: skip
         if len(plain) != 1:
-            raise RefusedPort(self._unread(unit, plain[-1], "one of several kernels of this name"))
+            lines = ", ".join(str(unit.tree.line(item.node)) for item in plain)
+            raise RefusedPort(
+                Finding(
+                    "MK101", unit.tree.line(plain[-1].node), unit.tree.column(plain[-1].node),
+                    f"There are {len(plain)} kernels {plain[-1].name}, in lines {lines}.",
+                    "Which of them is meant is not known, and a port would be a guess.",
+                    "Give each kernel a name of its own.",
+                )
+            )  # fmt: skip
         return plain[0]
 
     def _guards_agree(self, same: bool) -> bool:

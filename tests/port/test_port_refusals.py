@@ -202,6 +202,16 @@ def test_what_is_only_warned_of(tmp_path: Path, text: str, code: str) -> None:
     assert report.verdict == "ported" and [f.code for f in report.findings] == [code]
 
 
+def test_overloaded_kernels_are_told_apart_by_their_names(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(
+        "__global__ void k(float* x) { x[0] = 1; }\n__global__ void k(int* x) { x[0] = 1; }\n"
+    )
+    (finding,) = port_file(path, "k", block=(32, 1, 1), run=False, compile=False).refusals
+    assert finding.cause == "There are 2 kernels k, in lines 1, 2."
+    assert finding.fix == "Give each kernel a name of its own."
+
+
 def test_a_specialisation_is_ported_where_the_instance_is_its(tmp_path: Path) -> None:
     path = tmp_path / "k.cu"
     path.write_text(
