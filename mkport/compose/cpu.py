@@ -106,6 +106,7 @@ def _copy(path: Path, storage: tuple[str, str] | None = None) -> str:
         load = STORAGE[weights].split(", ")[0]
         for alias, written, wanted in (
             ("load_weight", "load_bf16", load),
+            ("touch_weight", "touch_bf16", load.replace("load", "touch")),
             ("load_kv, store_kv, set_kv", STORAGE["bf16"], STORAGE[cache]),
         ):
             here = f"{alias} = {written}\n"

@@ -18,6 +18,7 @@ from mkport.machines.cpu.vector import (
     load_weight,
     set_f32,
     store_f32,
+    touch_weight,
     zeros,
 )
 
@@ -131,6 +132,15 @@ def near_load(w, at, k):
 
 
 @body
+def near_touch(w, at, k):
+    """Brings columns of four weight rows nearer."""
+    touch_weight(w, at)
+    touch_weight(w, at + k)
+    touch_weight(w, at + 2 * k)
+    touch_weight(w, at + 3 * k)
+
+
+@body
 def near_add(w, v, a):
     """A token's 16 inputs `v` times the columns `w` [4 rows], added to the sums `a` [4 rows]."""
     return fma(w[0], v, a[0]), fma(w[1], v, a[1]), fma(w[2], v, a[2]), fma(w[3], v, a[3])
@@ -151,15 +161,18 @@ def near_put(out, at, first, a, b):
 
 
 @body
-def near_four(w, w_at, x, at, k, first, out, out_at):
+def near_four(w, w_at, x, at, k, first, ahead, out, out_at):
     """Four weight rows times three tokens, which begin in `x` at `at` [3]: two of the four chains,
-    those from column `first`, 0 or 32, on. Each of the 24 sums stays in a register."""
+    those from column `first`, 0 or 32, on. Each of the 24 sums stays in a register. The rows that
+    lie `ahead` elements on are brought nearer, unless it is 0."""
     x0, x1, x2 = at
     none = zeros(), zeros(), zeros(), zeros()
     a0, a1, a2 = none, none, none
     b0, b1, b2 = none, none, none
     whole = k - k % 64
     for i in range(first, whole, 64):
+        if ahead:
+            near_touch(w, w_at + ahead + i, k)
         rows = near_load(w, w_at + i, k)
         a0 = near_add(rows, load_f32(x, x0 + i), a0)
         a1 = near_add(rows, load_f32(x, x1 + i), a1)
@@ -186,12 +199,14 @@ def near_four(w, w_at, x, at, k, first, out, out_at):
 
 
 @body
-def near_rows(w, w_at, rows, x, at, k, arena):
-    """`dot_rows` for three tokens, `at` [3], and weights in the cache."""
+def near_rows(w, w_at, rows, x, at, k, early, arena):
+    """`dot_rows` for three tokens, `at` [3], and weights in the cache. The `early` ones bring the
+    rows of the next tile nearer, where there is room for both."""
     fours = rows - rows % 4
+    ahead = rows * k if early and k <= 1024 else 0
     for r in range(0, fours, 4):
-        near_four(w, w_at + r * k, x, at, k, 0, arena, r * 16)
-        near_four(w, w_at + r * k, x, at, k, 32, arena, r * 16)
+        near_four(w, w_at + r * k, x, at, k, 0, ahead, arena, r * 16)
+        near_four(w, w_at + r * k, x, at, k, 32, ahead, arena, r * 16)
     for r in range(fours, rows):
         dot_one(w, w_at + r * k, x, at[0], k, arena, r * 16)
         dot_one(w, w_at + r * k, x, at[1], k, arena, r * 16 + 256)
@@ -206,17 +221,17 @@ def dot_group(done, tokens):
 
 
 @body
-def dot_rows(w, w_at, rows, x, at, tokens, k, near, arena):
+def dot_rows(w, w_at, rows, x, at, tokens, k, done, arena):
     """Up to 16 weight rows times up to 3 tokens, before the lanes are joined.
 
-    `at` [3] holds the tokens' first elements in `x`; those behind `tokens` are not read. `near`
-    says that there are three and the weights are in the cache: `dot_group` gives such groups.
-    `arena` float32 [3 tokens, 16 rows, 16 lanes] receives the result; behind it lies scratch
-    (12 KB in all: DOT_ARENA of gemm's declaration). Read a token's outputs by
-    `join_sums(arena, token * 256)`.
+    `at` [3] holds the tokens' first elements in `x`; those behind `tokens` are not read. `done` of
+    the tile's tokens came before, so that the weights are in the cache unless it is 0: `dot_group`
+    says how many come next. `arena` float32 [3 tokens, 16 rows, 16 lanes] receives the result;
+    behind it lies scratch (12 KB in all: DOT_ARENA of gemm's declaration). Read a token's outputs
+    by `join_sums(arena, token * 256)`.
     """
-    if near:
-        near_rows(w, w_at, rows, x, at, k, arena)
+    if done:
+        near_rows(w, w_at, rows, x, at, k, done < 4, arena)
         return
     if tokens == 1:
         for r in range(rows):
@@ -235,10 +250,10 @@ def dot_rows(w, w_at, rows, x, at, tokens, k, near, arena):
 
 
 @body
-def dot_tile(w, w_at, rows, x, x_at, tokens, k, near, arena):
+def dot_tile(w, w_at, rows, x, x_at, tokens, k, done, arena):
     """`dot_rows` for tokens that lie one after another."""
     at = (x_at, x_at + k, x_at + 2 * k)
-    dot_rows(w, w_at, rows, x, at, tokens, k, near, arena)
+    dot_rows(w, w_at, rows, x, at, tokens, k, done, arena)
 
 
 @body

@@ -99,6 +99,28 @@ def load_bf16(typingctx, address, index):
     return f32x16(types.int64, types.int64), codegen
 
 
+def _touch(name, element):
+    """A primitive that asks for a cache line and waits for nothing; any address will do."""
+
+    def codegen(context, builder, sig, args):
+        base = builder.inttoptr(args[0], element.as_pointer())
+        byte = ir.IntType(8).as_pointer()
+        place = builder.bitcast(builder.gep(base, [args[1]]), byte)
+        kind = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(prefetch, [place, _I32(0), _I32(1), _I32(1)])  # to read; not the nearest cache
+        return context.get_dummy_value()
+
+    def typed(typingctx, address, index):
+        return types.void(types.int64, types.int64), codegen
+
+    typed.__name__, typed.__doc__ = name, "Brings the line of element `index` nearer."
+    return intrinsic(typed)
+
+
+touch_bf16, touch_f32 = _touch("touch_bf16", ir.IntType(16)), _touch("touch_f32", _F32)
+
+
 @intrinsic
 def store_f32(typingctx, address, index, value):
     """Stores 16 float32 from element `index` on."""
@@ -360,4 +382,5 @@ EXP_POLYNOMIAL = (
 
 # Storage types of weights and of the key-value cache; `compose` writes the program's own here.
 load_weight = load_bf16
+touch_weight = touch_bf16
 load_kv, store_kv, set_kv = load_bf16, store_bf16, set_bf16
