@@ -11,17 +11,18 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, overload
 
-from mkport.engine.capacity import Settings, plan_capacity, widths
+from mkport.engine.apart import ApartLoop, Build
+from mkport.engine.build import build, opened
+from mkport.engine.capacity import Settings
 from mkport.engine.core import Choice, Job
 from mkport.engine.grammar import Grammars
-from mkport.engine.load import LoadedModel, load
+from mkport.engine.load import LoadedModel
 from mkport.engine.loop import Loop
 from mkport.engine.request import QueueFull, Reason, Sampling, Stats, TokenLogprob
-from mkport.engine.runner import Runner, StepRunner
+from mkport.engine.runner import Runner
 from mkport.engine.sampling import Sampler, draw_seed
 from mkport.engine.sequence import Sequence as Tokens
 from mkport.engine.stream import EventStream
-from mkport.engine.target import target_of
 from mkport.engine.text import OutputText
 from mkport.engine.tokenizer import Tokenizer
 from mkport.errors import UserError
@@ -52,7 +53,8 @@ class Engine:
     `model` is what `mkport run` takes (a directory, a file, a name; None: the embedded model) or a
     `LoadedModel`; `machine` is "cpu", "cuda", or "host", which is slow. `kv_memory` is in bytes,
     `max_model_len` in positions, `prefill_chunk` and `mixed_chunk` in prompt tokens a step (alone,
-    and beside running requests, whose pause it bounds). Raises UserError for whatever the model or
+    and beside running requests, whose pause it bounds). The loop runs in a thread, on a GPU in a
+    process of its own, or as `own_process` says. Raises UserError for whatever the model or
     the sizes do not allow.
     """
 
@@ -71,15 +73,21 @@ class Engine:
         prefix_cache: bool = True,
         max_waiting: int = MAX_WAITING,
         workers: int | None = None,
+        own_process: bool | None = None,
     ) -> None:
-        target = target_of(machine)
-        loaded = model if isinstance(model, LoadedModel) else load(model, dtype)
         settings = Settings(
             max_batch, max_model_len, kv_memory, prefill_chunk, mixed_chunk, page, prefix_cache
         )
-        shape, limits = plan_capacity(loaded, settings, target)
-        runner = StepRunner(loaded, shape, limits, widths(limits, target), workers, target)
-        self._start(runner, loaded.tokenizer, loaded.name, loaded.config.vocab, max_waiting)
+        options = {"machine": machine, "settings": settings, "workers": workers}
+        if (machine == "cuda") if own_process is None else own_process:
+            loaded = opened(model, dtype, machine)
+            options |= {"model": str(loaded.directory), "dtype": loaded.weights.dtype}
+            loop = ApartLoop(build, options, max_waiting)
+            self._start(loop, loaded.tokenizer, loop.name, loaded.config.vocab)
+        else:
+            built = build(model=model, dtype=dtype, **options)  # type: ignore[arg-type]
+            here = Loop(built.runner, built.tokenizer.eos_ids, max_waiting)
+            self._start(here, built.tokenizer, built.name, built.vocab)
 
     @classmethod
     def over(
@@ -87,16 +95,29 @@ class Engine:
     ) -> "Engine":
         """An engine over a runner that is there already."""
         engine = cls.__new__(cls)
-        engine._start(runner, tokenizer, name, vocab, max_waiting)
+        engine._start(Loop(runner, tokenizer.eos_ids, max_waiting), tokenizer, name, vocab)
         return engine
 
-    def _start(
-        self, runner: Runner, tokenizer: Tokenizer, name: str, vocab: int, max_waiting: int
-    ) -> None:
+    @classmethod
+    def apart(
+        cls,
+        build: Build,
+        options: Mapping[str, Any],
+        tokenizer: Tokenizer,
+        vocab: int,
+        max_waiting: int = MAX_WAITING,
+    ) -> "Engine":
+        """An engine in a process of its own over what `build(**options)` makes there, a function
+        that is found by its name. Raises UserError for what `build` refuses."""
+        engine, loop = cls.__new__(cls), ApartLoop(build, options, max_waiting)
+        engine._start(loop, tokenizer, loop.name, vocab)
+        return engine
+
+    def _start(self, loop: Loop | ApartLoop, tokenizer: Tokenizer, name: str, vocab: int) -> None:
         self.name, self.vocab, self.tokenizer = name, vocab, tokenizer
-        self.context, self.max_batch = runner.limits.context, runner.limits.sequences
+        self.context, self.max_batch = loop.context, loop.max_batch
         self.grammars = Grammars(tokenizer, vocab)
-        self._loop = Loop(runner, tokenizer.eos_ids, max_waiting)
+        self._loop = loop
         self._names, self._prefix = itertools.count(), secrets.token_hex(4)
 
     def submit(self, prompt: Sequence[int], sampling: Sampling, n: int = 1) -> EventStream:
@@ -106,6 +127,16 @@ class Engine:
         Raises UserError for a request that can never run, naming the limit, or whose grammar does
         not compile; QueueFull when too many wait, or the engine is closing.
         """
+        job = self.job(prompt, sampling, n)
+        self.add(job)
+        return job.stream
+
+    def add(self, job: Job) -> None:
+        """Queues what `job` made. Raises QueueFull as `submit` does."""
+        self._loop.add(job)
+
+    def job(self, prompt: Sequence[int], sampling: Sampling, n: int = 1) -> Job:
+        """A request that is not queued yet. Raises UserError as `submit` does."""
         ids = list(prompt)
         self._check(ids, sampling, n)
         seed = draw_seed() if sampling.seed is None else sampling.seed
@@ -124,8 +155,7 @@ class Engine:
         name = f"{self._prefix}-{next(self._names)}"
         stream = EventStream(name, n, lambda: self._loop.cancel(job))
         job = Job(stream, ids, sampling, choices)
-        self._loop.add(job)
-        return stream
+        return job
 
     @overload
     def generate(
@@ -200,7 +230,7 @@ class Engine:
 
     def stats(self) -> Stats:
         """Counters and gauges. Safe from any thread."""
-        return self._loop.core.stats()
+        return self._loop.stats()
 
     def heartbeat_s(self) -> float:
         """Seconds since the loop last came round; infinite when it has died or was closed."""
@@ -213,8 +243,7 @@ class Engine:
     def timeline(self) -> Trace | None:
         """What happened in the last traced step, None when there is none yet; the next step is
         traced because you ask. Safe from any thread."""
-        self._loop.core.wants_trace = True
-        return self._loop.core.trace
+        return self._loop.timeline()
 
     def close(self, drain_s: float = 0.0) -> None:
         """Ends the engine: nothing new is taken, what is there may go on for `drain_s` seconds."""

@@ -10,8 +10,9 @@ from collections.abc import Collection
 from typing import Literal
 
 from mkport.engine.core import Core, Job
-from mkport.engine.request import QueueFull
+from mkport.engine.request import QueueFull, Stats
 from mkport.engine.runner import Runner
+from mkport.trace import Trace
 
 IDLE_S = 0.5  # the loop comes round at least so often
 
@@ -25,6 +26,7 @@ class Loop:
     def __init__(self, runner: Runner, eos: Collection[int], max_waiting: int) -> None:
         self.core = Core(runner, eos)
         self.state: Literal["open", "draining", "closed", "dead"] = "open"
+        self.context, self.max_batch = runner.limits.context, runner.limits.sequences
         self.waiting = 0  # requests that have not begun
         self._max_waiting = max_waiting
         self._lock = threading.Lock()  # over `state` and `waiting`
@@ -49,6 +51,15 @@ class Loop:
     def reset_prefix_cache(self) -> None:
         """Forgets what prompts have left behind."""
         self._inbox.put(("reset", None))
+
+    def stats(self) -> Stats:
+        """Counters and gauges."""
+        return self.core.stats()
+
+    def timeline(self) -> Trace | None:
+        """The last step that was traced; the next one will be."""
+        self.core.wants_trace = True
+        return self.core.trace
 
     def heartbeat_s(self) -> float:
         """Seconds since the loop last came round; infinite when it has ended."""

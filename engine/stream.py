@@ -35,6 +35,18 @@ class EventStream:
         self._events.append(event)
         self._ready.set()
 
+    def drain(self) -> list[Event]:
+        """The events that are there."""
+        found = []
+        while self._events:
+            found.append(self._next())
+        return found
+
+    @property
+    def ended(self) -> bool:
+        """Whether every choice's last event was taken."""
+        return not self._open
+
     def __iter__(self) -> Iterator[Event]:
         return self
 

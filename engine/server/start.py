@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mkport.engine.build import opened
 from mkport.engine.engine import Engine
 from mkport.engine.jsonfile import read_optional_json
-from mkport.engine.load import load
 from mkport.engine.request import EngineLike
 from mkport.engine.server import lifecycle
 from mkport.engine.server.record import log_to_stderr
@@ -62,7 +62,7 @@ def start(
     """
     listener = lifecycle.bind(host, port)
     try:
-        loaded = load(model, dtype)
+        loaded = opened(model, dtype, options.get("machine") or "cpu")
         defaults = sampling_defaults(loaded.directory)
         settings = Settings(api_key=api_key, defaults=defaults, format=form)
         chosen = {name: value for name, value in options.items() if value is not None}

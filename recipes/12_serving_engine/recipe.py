@@ -234,6 +234,8 @@ show(trace, "12_serving_engine")
 - `engine/prefill/`: prompts by PyTorch operators, where a step holds few tokens: on a GPU.
 - `engine/capacity.py`: how much fits into the memory there is.
 - `engine/loop.py`: the thread in which rounds happen, and its inbox.
+- `engine/build.py`: a model, sizes and a machine become a runner.
+- `engine/apart/`: the loop in a process of its own, as on a GPU.
 - `engine/engine.py`: the library's front door.
 """
 

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 import torch
 
 from mkport.declare.case import from_bf16
-from mkport.engine import engine as engine_module
+from mkport.engine import build as build_module
 from mkport.engine.capacity import Settings, plan_capacity, widths
 from mkport.engine.decoder import Decoder
 from mkport.engine.engine import Engine, Output, collect
@@ -166,7 +166,7 @@ def serving(model: LoadedModel, contexts: float, **options: Any) -> Iterator[Eng
     one = config.layers * 2 * config.kv_width * CONTEXT * 4
     sizes = {"max_model_len": CONTEXT, "page": PAGE, "workers": 2, "max_batch": 4} | options
     with one_program(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_module, "target_of", lambda name: Prefilling())
+        patch.setattr(build_module, "target_of", lambda name: Prefilling())
         with Engine(model, kv_memory=int(contexts * one), **sizes) as engine:
             yield engine
 

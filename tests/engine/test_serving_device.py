@@ -23,6 +23,7 @@ def test_it_says_what_the_cpu_says(tmp_path: Path, on: str) -> None:  # noqa: F8
     sizes = {"max_model_len": 64, "page": PAGE, "kv_memory": 2 * one}
     with one_program(), Engine(model, max_batch=1, workers=2, **sizes) as engine:  # type: ignore[arg-type]
         expected = [collect(engine.submit(ids, sampling))[0].ids for ids in prompts]
+    sizes["own_process"] = False  # there it would be composed as usual
     with Engine(model, machine=on, max_batch=4, **sizes) as engine:  # type: ignore[arg-type]
         streams = [engine.submit(ids, sampling) for ids in prompts]
         assert [collect(stream)[0].ids for stream in streams] == expected

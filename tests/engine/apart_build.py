@@ -1,0 +1,38 @@
+"""What the tests have built in a process of its own: models on the CPU machine that runs ahead, and
+what fails."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from mkport.engine.build import Built
+from mkport.engine.capacity import Settings, plan_capacity, widths
+from mkport.engine.load import load
+from mkport.engine.runner import StepRunner
+from mkport.engine.target import CpuTarget
+from mkport.errors import UserError
+from tests.engine.checkpoints import one_program
+
+
+class Late(CpuTarget):
+    """The CPU machine through the interface of one that runs ahead."""
+
+    ahead = 1
+
+
+def late(directory: Path, settings: Settings) -> Built:
+    """On the program that all tests share."""
+    ExitStack().enter_context(one_program())  # for as long as the process lives
+    model, target = load(str(directory)), Late()
+    shape, limits = plan_capacity(model, settings, target)
+    runner = StepRunner(model, shape, limits, widths(limits, target), 2, target)
+    return Built(runner, model.tokenizer, model.name, model.config.vocab)
+
+
+def refused() -> Built:
+    """A user's mistake."""
+    raise UserError("The model is too large. Take a smaller one.")
+
+
+def broken() -> Built:
+    """A mistake of ours."""
+    raise ZeroDivisionError("nobody expected this")
