@@ -146,8 +146,9 @@ if that is less. A step has room for the sequences and a chunk of a prompt besid
 # %% [markdown] tab="CUDA"
 """
 On a GPU what counts is the memory that the weights have left. A step of the decode kernel holds
-up to eight tokens, and so the engine takes up to eight sequences at a time; `mkport serve
---machine cuda` refuses a larger `--max-batch` with that number.
+up to eight tokens, so the engine takes up to eight sequences at a time, and `mkport serve
+--machine cuda` refuses a larger `--max-batch` with that number. Prompts go through PyTorch's
+operators, which read many tokens at once and round in another order than the decode kernels.
 """
 
 # %%
@@ -203,10 +204,7 @@ requests in it end with an error, rather than hanging for ever.
 Each of these has been the cause of an outage somewhere. Here each is a test, most of them over a
 runner that has no model at all: it fills every slot of its cache with a hash of the text before
 it and compares at every read, so that a page that was mixed up cannot go unseen.
-"""
 
-# %% [markdown]
-"""
 ## A step of the server
 
 The engine can trace a step while it serves; the page that `mkport serve` shows in a browser does
