@@ -25,7 +25,7 @@ class Limits:
     sequences: int  # that run side by side, each with a row of a step
     rows: int  # tokens that a step holds
     chunk: int  # prompt tokens of a step while nobody decodes
-    mixed_chunk: int  # and while somebody does: bounds the pause that a prompt adds to a token
+    mixed_chunk: int  # and while somebody does, a prompt: bounds the pause that it adds to a token
     prompt_logits: int = 1  # prompt rows whose logits a step can give, beside one of each sequence
     prefix_cache: bool = True
     whole_chunks: bool = False  # where a prompt is cut does not depend on who else has one
@@ -82,7 +82,7 @@ class Scheduler:
         unless it comes `behind` a step that was launched and not committed."""
         plan = Plan()
         decoding = sum(sequence.remaining <= 1 for sequence in self.running)
-        chunk, rows = self.limits.mixed_chunk if decoding else self.limits.chunk, self.limits.rows
+        chunk, rows = self._chunk(decoding), self.limits.rows
         budget = _Budget(chunk, rows, min(chunk, rows - decoding), self.limits.prompt_logits)
         at = 0
         while at < len(self.running):  # whoever is preempted stands further back
@@ -142,6 +142,22 @@ class Scheduler:
                         counts[page] += 1
             assert counts == [pool.holders(page) for page in range(pool.pages)], "holders are off"
         assert len(self._rows) + len(self.running) == self.limits.sequences, "a row is lost"
+
+    def _chunk(self, decoding: int) -> int:
+        """How many prompt tokens the step may run, when so many sequences decode.
+
+        Beside them each prompt has a share, of those that have a row or would get one: who waits
+        for a first token counts as much as who waits for the next. A full batch thus pauses for no
+        more than one share, the prompt that takes its last row.
+        """
+        if not decoding:
+            return self.limits.chunk
+        if self.limits.whole_chunks:
+            return self.limits.mixed_chunk
+        queued = len(self.running) + len(self.preempted) + len(self.waiting)
+        prompts = min(queued, self.limits.sequences) - decoding
+        most = max(self.limits.chunk, self.limits.mixed_chunk)
+        return min(self.limits.mixed_chunk * max(prompts, 1), most)
 
     def _wants(self, sequence: Sequence, budget: _Budget) -> int:
         """How many tokens the sequence would run if there were pages for all."""

@@ -33,6 +33,11 @@ class CohereParser(Parser):
         self._lead = ""  # of an action, what was read before the call that is being read
         self._call = CallReader(0, self._names)
 
+    @property
+    def in_call(self) -> bool:
+        """See `Parser`."""
+        return self._call.named and self._call.state == "open"
+
     def _start(self, final: bool) -> Iterator[Delta]:
         self._trimmed()
         text, marker = self._until(MARKERS, final, blank=True)

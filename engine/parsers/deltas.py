@@ -33,6 +33,11 @@ class Parser(ABC):
         """The first mode. A mode takes what it understands from `_text`, says what it was, and sets
         the next mode; with `final` it leaves nothing."""
 
+    @property
+    def in_call(self) -> bool:
+        """Whether a call has begun whose object has not ended."""
+        return False
+
     def _take(self, count: int) -> str:
         taken, self._text = self._text[:count], self._text[count:]
         return taken

@@ -31,6 +31,11 @@ class HermesParser(Parser):
         plain = "<" not in text and not text[-1].isspace()
         return plain and not self._trim and self._mode == self._content
 
+    @property
+    def in_call(self) -> bool:
+        """See `Parser`."""
+        return self._call.named and self._call.state == "open"
+
     def _start(self, final: bool) -> Iterator[Delta]:
         text = self._text.lstrip()
         if text.startswith(THINK):

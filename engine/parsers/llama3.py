@@ -25,6 +25,11 @@ class Llama3Parser(Parser):
         self._lead = ""  # what was read before the call that is being read
         self._call = CallReader(0)
 
+    @property
+    def in_call(self) -> bool:
+        """See `Parser`."""
+        return self._call.named and self._call.state == "open"
+
     def _start(self, final: bool) -> Iterator[Delta]:
         text = self._text.lstrip()
         if text.startswith((TAG, "{")):

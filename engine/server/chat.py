@@ -141,7 +141,10 @@ class _Choice:
             deltas = [delta for delta in deltas if not delta.index]
         self._called = self._called or any(delta.index is not None for delta in deltas)
         if event.reason is not None:
-            self.reason = "tool_calls" if self._called and event.reason == "stop" else event.reason
+            # a call that a stop string cut is none to make, whatever was told of it
+            cut = isinstance(event.stop, str) and self._parser.in_call
+            done = self._called and event.reason == "stop" and not cut
+            self.reason = "tool_calls" if done else event.reason
         return deltas
 
 

@@ -57,7 +57,7 @@ class CompletionJob(Job):
             sampling = fields.sampling(
                 request,
                 prompt_tokens=len(ids),
-                max_tokens=1 if self._silent else request.max_tokens,
+                max_tokens=request.max_tokens,
                 context=engine.context,
                 vocab=engine.vocab,
                 defaults=self._service.settings.defaults,

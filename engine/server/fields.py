@@ -33,7 +33,7 @@ def sampling(
     positions; `param` the field of the prompt. Raises ApiError: 400 that names the field.
     """
     room = context - prompt_tokens
-    if room < 1:
+    if room < (0 if max_tokens == 0 else 1):
         raise too_long(context, prompt_tokens, param)
     if max_tokens is not None and max_tokens > context:
         raise invalid(

@@ -13,6 +13,7 @@ from mkport.engine.request import EngineLike
 from mkport.engine.server import lifecycle
 from mkport.engine.server.record import log_to_stderr
 from mkport.engine.server.settings import Settings
+from mkport.engine.source import DEMO
 from mkport.errors import UserError
 
 # Fields of generation_config.json that are a model's own defaults, with what they may be.
@@ -23,6 +24,9 @@ DEFAULTS = {
     "min_p": (0.0, 1.0),
     "repetition_penalty": (1e-9, 10.0),
 }
+
+
+DEMO_DEFAULTS = {"temperature": 0.2}  # its files say nothing; its model card's examples do
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,8 @@ def start(
     try:
         loaded = opened(model, dtype, options.get("machine") or "cpu")
         defaults = sampling_defaults(loaded.directory)
+        if model in (None, DEMO):
+            defaults = DEMO_DEFAULTS | defaults
         settings = Settings(api_key=api_key, defaults=defaults, format=form)
         chosen = {name: value for name, value in options.items() if value is not None}
         engine = Engine(loaded, **chosen)

@@ -44,6 +44,7 @@ def router(service: Service) -> APIRouter:
         service.check_model(request.path_params["model_id"])
         return JSONResponse(model())
 
+    @routes.head("/health", include_in_schema=False)
     @routes.get("/health", **operation("empty"))
     async def health() -> Response:
         """Whether the engine's loop still comes round: 200, or 503 when it is dead."""
@@ -51,6 +52,7 @@ def router(service: Service) -> APIRouter:
             raise ApiError(503, "The engine is dead.", code="engine_dead")
         return Response()
 
+    @routes.head("/ready", include_in_schema=False)
     @routes.get("/ready", **operation("empty"))
     async def ready() -> Response:
         """Whether requests are taken: 200, or 503 when the engine is dead or the server stops."""

@@ -64,13 +64,23 @@ def command(
         typer.Option(
             "--max-model-len",
             min=2,
-            help="Positions of a request, prompt and answer; the model's limit when left out.",
+            help="Positions of a request, prompt and answer; when left out the model's limit, "
+            "32768, or what the memory holds, whichever is least.",
         ),
     ] = None,
     prefill_chunk: Annotated[
         int | None,
         typer.Option(
             "--prefill-chunk", min=1, help="Prompt tokens that a step runs when nothing else does."
+        ),
+    ] = None,
+    mixed_chunk: Annotated[
+        int | None,
+        typer.Option(
+            "--mixed-chunk",
+            min=1,
+            help="Prompt tokens, of each prompt, that a step runs beside running requests, whose "
+            "pause it bounds.",
         ),
     ] = None,
     dtype: DtypeOption = None,
@@ -129,6 +139,7 @@ def command(
             kv_memory=memory,
             max_model_len=max_model_len,
             prefill_chunk=prefill_chunk,
+            mixed_chunk=mixed_chunk,
         )
     told(running.engine.name, running.address)
     running.serve()

@@ -213,17 +213,21 @@ def test_a_prompt_never_stops_those_who_decode(
     """With pages for all, everybody who decodes has a token in every step, and prompts take no more
     than their chunk beside them."""
     w = world(limits(rows=rows, pools=((200, 0), (200, 10))))
-    scheduler, mixed = w.core.scheduler, 0
+    scheduler, mixed, alone = w.core.scheduler, 0, list[int]()
     plan = scheduler.plan
 
     def watched(behind: bool = False) -> Plan:
         nonlocal mixed
         decoding = [s for s in scheduler.running if s.remaining == 1]
+        queued = len(scheduler.running) + len(scheduler.waiting)
         found = plan(behind)
         counts = {part.sequence: part.count for part in found.parts}
         assert all(counts.get(s) == 1 for s in decoding)
         prompts = sum(count for s, count in counts.items() if s not in decoding and count > 1)
-        assert prompts <= (SMALL.mixed_chunk if decoding else SMALL.chunk)
+        readers = min(queued, SMALL.sequences) - len(decoding)
+        share = min(SMALL.mixed_chunk * max(readers, 1), SMALL.chunk)
+        assert prompts <= (share if decoding else SMALL.chunk)
+        alone.append(prompts if readers == 1 and decoding else 0)
         mixed += bool(decoding and prompts)
         return found
 
@@ -231,6 +235,7 @@ def test_a_prompt_never_stops_those_who_decode(
     w.random_steps(1500)
     w.drain()
     assert mixed > 50 and not scheduler.preemptions
+    assert 1 < max(alone) <= SMALL.mixed_chunk
 
 
 class Swapped(OracleRunner):

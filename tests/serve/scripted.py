@@ -275,6 +275,9 @@ class ScriptedEngine:
 
     def _next(self, request: _Request, choice: _Choice) -> Event | None:
         """One token of a choice."""
+        if request.sampling.max_tokens == 0:
+            choice.ended = True
+            return Event(choice.number, reason="length")
         if not choice.pending:
             item = next(choice.items, None)
             if isinstance(item, Wait):

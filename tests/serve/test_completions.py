@@ -62,6 +62,16 @@ def test_echo(live: Live, max_tokens: int, prompt: Any) -> None:
     assert told == choice.logprobs.tokens
 
 
+def test_a_prompt_that_fills_the_context_can_be_echoed(live: Live) -> None:
+    body = {"prompt": [64] * live.engine.context, "echo": True, "logprobs": 0}
+    response = live.post("/v1/completions", {**body, "max_tokens": 0})
+    assert response.status_code == 200, response.text
+    (choice,) = response.json()["choices"]
+    assert len(choice["logprobs"]["tokens"]) == live.engine.context
+    refused = live.post("/v1/completions", {**body, "max_tokens": 1})
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
 def test_without_echo_at_least_one_token(live: Live) -> None:
     response = live.post("/v1/completions", {"prompt": "a", "max_tokens": 0})
     assert response.status_code == 400 and response.json()["error"]["param"] == "max_tokens"

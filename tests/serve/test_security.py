@@ -55,6 +55,9 @@ def test_the_key_opens_and_some_doors_need_none(locked: Live) -> None:
     assert locked.get("/v1/models", headers=small).status_code == 200
     for path in ("/health", "/ready", "/metrics", "/"):
         assert locked.get(path).status_code == 200
+    for path in ("/health", "/ready"):
+        asked = locked.http.head(f"{locked.url}{path}")
+        assert asked.status_code == 200 and not asked.content
     assert locked.get("/openapi.json", headers=right).json()["security"]
 
 

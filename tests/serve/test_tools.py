@@ -73,6 +73,27 @@ def test_calls_are_the_same_streamed_and_whole(live: Live) -> None:
     assert reasons == ["tool_calls"]
 
 
+@pytest.mark.parametrize(
+    ("stop", "reason", "arguments"),
+    [
+        ("Ro", "stop", '{"city": "'),
+        ("ome", "stop", '{"city": "R'),
+        ("}}", "stop", '{"city": "Rome"'),
+        ("\n</tool_call>", "tool_calls", '{"city": "Rome"}'),
+    ],
+)
+def test_a_call_cut_by_a_stop_string_is_none_to_make(
+    live: Live, stop: str, reason: str, arguments: str
+) -> None:
+    live.engine.script = lambda asked: called("weather", '{"city": "Rome"}')
+    (choice,) = live.chat(tools=TOOLS, stop=stop).json()["choices"]
+    assert choice["finish_reason"] == reason
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"]["arguments"] == arguments
+    calls, text, reasons = streamed(live, stop=stop)
+    assert [call["text"] for call in calls] == [arguments] and not text and reasons == [reason]
+
+
 def test_the_format_can_be_named() -> None:
     engine = ScriptedEngine(lambda asked: '{"name": "time", "parameters": {}}')
     with serving(engine, format="llama3") as live:
