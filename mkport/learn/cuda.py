@@ -1,6 +1,7 @@
 """Runs a learner's CUDA kernel on the CPU, and tells what a GPU would have answered with garbage:
 races, missing barriers, reads of what nobody wrote, accesses out of bounds."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,15 @@ def run_cuda(
     """
     if compiler() is None:
         raise Skipped("There is no C++ compiler here: install g++, or set CXX to one.")
+    source = file.read_text(encoding="utf-8")
+    if re.search(rf"\b{kernel}\s*\(", source) is None:
+        report.say(f"NO  your file has no kernel `{kernel}` any more, which the check launches")
+        raise Wrong
     launch = Launch(kernel, (grid, 1, 1), (block, 1, 1), tuple(args.values()), names=tuple(args))
     arrays = {name: value for name, value in args.items() if isinstance(value, np.ndarray)}
     empty = [a for a in arrays.values() if a.dtype.kind == "f" and np.isnan(a).all()]
     try:
-        ran = run_original(file.read_text(encoding="utf-8"), [launch], path=file, unfilled=empty)
+        ran = run_original(source, [launch], path=file, unfilled=empty)
     except NotBuilt as error:
         report.say(f"NO  it does not compile, line {error.line}", f"    {error}")
         raise Wrong from error

@@ -130,6 +130,12 @@ def test_a_mistake_is_told_in_a_sentence(tmp_path: Path, text: str, told: tuple[
     assert all(part in "\n".join(found["lines"]) for part in told), found["lines"]
 
 
+def test_a_kernel_that_is_gone_is_told(tmp_path: Path) -> None:
+    exercise = find("scale_rows")
+    found = examine(exercise.judge, _written(tmp_path, exercise, "int other() { return 0; }\n"))
+    assert found["state"] == "skipped" or "no kernel `scale_rows`" in found["lines"][-1]
+
+
 def test_a_result_of_none_is_told_to_lack_a_return(tmp_path: Path) -> None:
     exercise = find("bound")
     text = "def tokens_per_second(*args):\n    pass\n"
