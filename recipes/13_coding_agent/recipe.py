@@ -80,6 +80,10 @@ from the marker on, the name and then the arguments of a call, piece by piece. W
 text ends is chance, and must not change the meaning. So a parser never decides before it knows:
 the beginning of something that may be a marker is held back.
 
+A *delta* is what one event of a stream adds to the answer: some text, the name of a call, a piece
+of its arguments. A client puts them together again, and the sum must be the same however the
+reply was cut.
+
 Here a reply is fed in one character at a time, and then all at once.
 """
 
@@ -103,14 +107,82 @@ a model writes between markers of its own is taken apart in the same way.
 
 ## A server
 
-A *delta* is what one event of a stream adds to the answer: some text, the name of a call, a piece
-of its arguments. A client puts them together again, and the sum must be the same however the
-reply was cut.
-
 The server is an application around an engine: it checks requests field by field, turns them into
 the engine's terms, and writes events to a socket as they come. What it cannot do it refuses by
 name, since a client that believes a field was obeyed when it was ignored is worse off than one
 with an error.
+
+## An agent of your own
+
+OpenCode, a coding agent for the terminal, needs ten lines of configuration that name the server's
+address; the documentation has the file, and a test that runs it. Any client of OpenAI's API works
+the same way.
+
+## More than one
+
+When one process is not enough, several stand behind one address. A request goes where its
+beginning has been seen before, as it is cheapest there, unless that replica is much busier than
+the others. Nobody tells the router what is cached where: it remembers what it has sent.
+"""
+
+# %%
+affinity: Affinity[str] = Affinity()
+loads = {"one": 0, "two": 0}
+chain = chain_of(json.dumps({"messages": asked * 40}).encode())
+longer = chain_of(json.dumps({"messages": asked * 40 + answered}).encode())
+affinity.sent("two", chain)
+print("goes to", affinity.choose(longer, loads), "with", affinity.shared("two", longer), "pieces")
+assert affinity.choose(longer, loads) == "two"
+assert affinity.choose(longer, {"one": 0, "two": 50}) == "one", "unless it is far too busy"
+assert all(callable(part) for part in (create_app, Router, serve_replicas, merge_stats))
+if importlib.util.find_spec("ray"):  # the extra `ray`
+    from mkport.engine.ray_app import PrefixRouter
+
+    print("Ray Serve asks", PrefixRouter.__name__, "which replica to take")
+
+# %% [markdown]
+"""
+## Try it
+
+Start `mkport serve` and open its address in a browser: there is a page to talk to the model, with
+a timeline of the step that just ran. Then send the same request twice with `curl` and compare the
+`usage` at the end of the answers; change one word at the *beginning* of the conversation, and the
+cache is worth nothing; change one at the end, and it is worth nearly everything. Agents that put
+the time of day into their first line pay for it with every request.
+
+Ask for something the server does not have, a field with a typo, a temperature of 9. The answer is
+an error that names the field and what it may be. Cut a stream in the middle with Ctrl-C and look
+at `/metrics`: the request is gone from the running ones, and its pages are free.
+"""
+
+# %% [markdown]
+"""
+## New in the engine
+
+- `engine/chat.py`: tools for templates that know none.
+- `engine/parsers/`: replies taken apart while they are written, a module a form.
+- `engine/server/`: the application: schema, jobs, streams, errors, metrics, the page at `/`.
+- `engine/affinity.py`: which replica has seen a beginning.
+- `engine/router.py`: passes requests on to replicas.
+- `engine/replicas.py`: starts processes and watches over them.
+- `engine/child.py`: what such a process does first: take its cores, and end with its parent.
+- `engine/ray_app.py`: the same under Ray Serve, over several machines.
+- `engine/merge.py`: the counters of several replicas as one.
+"""
+
+# %% [markdown]
+"""
+## Two turns of an agent
+
+The first request insists on a call. SmolLM2 has 135 million parameters and no idea of tools, but
+the grammar of the call, made from the tool's `parameters`, decides at each token what may come,
+so what arrives can be parsed. Whether the file name makes sense is another matter; that is what
+larger models are for.
+
+The second request sends the conversation again with the tool's result. Look at the usage that
+comes back: what the two prompts have in common was in the cache, in whole pages of 64 tokens.
+
+A stream is the same answer in pieces: server-sent events, one a line, up to `[DONE]`.
 
 We start it as you would, from the command line, and talk to it over HTTP with nothing but
 Python's standard library. The server is the extra `serve`; in a clone, `make serve` installs it,
@@ -145,21 +217,6 @@ def turns(url):
     return second["usage"]
 
 
-# %% [markdown]
-"""
-## Two turns of an agent
-
-The first request insists on a call. SmolLM2 has 135 million parameters and no idea of tools, but
-the grammar of the call, made from the tool's `parameters`, decides at each token what may come,
-so what arrives can be parsed. Whether the file name makes sense is another matter; that is what
-larger models are for.
-
-The second request sends the conversation again with the tool's result. Look at the usage that
-comes back: what the two prompts have in common was in the cache, in whole pages of 64 tokens.
-
-A stream is the same answer in pieces: server-sent events, one a line, up to `[DONE]`.
-"""
-
 # %%
 with served("mkport serve --max-batch 2 --max-model-len 1024") as url:
     usage = turns(url)
@@ -170,63 +227,3 @@ assert cached > 0
 events = [line for line in stream.splitlines() if line.startswith("data: ")]
 print("\n".join(events[:3]))
 assert events[-1] == "data: [DONE]"
-
-# %% [markdown]
-"""
-## An agent of your own
-
-OpenCode, a coding agent for the terminal, needs ten lines of configuration that name the server's
-address; the documentation has the file, and a test that runs it. Any client of OpenAI's API works
-the same way.
-
-## More than one
-
-When one process is not enough, several stand behind one address. A request goes where its
-beginning has been seen before, as it is cheapest there, unless that replica is much busier than
-the others. Nobody tells the router what is cached where: it remembers what it has sent.
-"""
-
-# %%
-affinity: Affinity[str] = Affinity()
-loads = {"one": 0, "two": 0}
-chain = chain_of(json.dumps({"messages": asked * 40}).encode())
-longer = chain_of(json.dumps({"messages": asked * 40 + answered}).encode())
-affinity.sent("two", chain)
-print("goes to", affinity.choose(longer, loads), "with", affinity.shared("two", longer), "pieces")
-assert affinity.choose(longer, loads) == "two"
-assert affinity.choose(longer, {"one": 0, "two": 50}) == "one", "unless it is far too busy"
-assert all(callable(part) for part in (create_app, Router, serve_replicas, merge_stats))
-if importlib.util.find_spec("ray"):  # the extra `ray`
-    from mkport.engine.ray_app import PrefixRouter
-
-    print("Ray Serve asks", PrefixRouter.__name__, "which replica to take")
-
-# %% [markdown]
-"""
-## Try it
-
-Start `mkport serve` and open its address in a browser: there is a page to talk to the model, with
-a timeline of the step that just ran. Then send the same request twice with `curl` and compare
-`usage`; change one word at the *beginning* of the conversation, and the cache is worth nothing;
-change one at the end, and it is worth nearly everything. Agents that put the time of day into
-their first line pay for it with every request.
-
-Ask for something the server does not have, a field with a typo, a temperature of 9. The answer is
-an error that names the field and what it may be. Cut a stream in the middle with Ctrl-C and look
-at `/metrics`: the request is gone from the running ones, and its pages are free.
-"""
-
-# %% [markdown]
-"""
-## New in the engine
-
-- `engine/chat.py`: tools for templates that know none.
-- `engine/parsers/`: replies taken apart while they are written, a module a form.
-- `engine/server/`: the application: schema, jobs, streams, errors, metrics, the page at `/`.
-- `engine/affinity.py`: which replica has seen a beginning.
-- `engine/router.py`: passes requests on to replicas.
-- `engine/replicas.py`: starts processes and watches over them.
-- `engine/child.py`: what such a process does first: take its cores, and end with its parent.
-- `engine/ray_app.py`: the same under Ray Serve, over several machines.
-- `engine/merge.py`: the counters of several replicas as one.
-"""

@@ -38,7 +38,8 @@ def test_its_form(recipe: Recipe) -> None:
     assert text.startswith('# %% [markdown]\n"""\n# ')
     assert len(text.splitlines()) <= LINES
     assert 900 <= sum(len(prose.split()) for _, prose in PROSE.findall(text)) <= 1200
-    assert PROOF.search(text), "it ends with the command that proves the stage"
+    last = learn.cells(text)[-1]
+    assert not last.prose and PROOF.search(last.text), "it ends with what proves the stage"
 
 
 def test_its_tabs(recipe: Recipe) -> None:
