@@ -140,7 +140,8 @@ class HostArrays:
         choices = machine.tensors["next"][:wanted].copy()
         self._latest[rows[self.inputs["logit_rows"][:wanted]]] = np.maximum(choices, 0)
         logits = {row: machine.tensors["logits"][row].copy() for row in looked}
-        return Ran(choices, lambda: _rows(logits, wanted))
+        vocab = machine.tensors["logits"].shape[1]
+        return Ran(choices, lambda: _rows(logits, (wanted, vocab)))
 
     def read(self, array: np.ndarray) -> np.ndarray:
         """The array itself."""
@@ -161,9 +162,9 @@ class HostArrays:
             np.minimum(places + 1, context - 1, out=places)
 
 
-def _rows(logits: Mapping[int, np.ndarray], count: int) -> np.ndarray:
-    """Rows of logits, NaN where there is none: float32 [count, vocabulary]."""
-    found = np.full((count, next(iter(logits.values())).size), np.nan, np.float32)
+def _rows(logits: Mapping[int, np.ndarray], shape: tuple[int, int]) -> np.ndarray:
+    """Rows of logits, NaN where there is none: float32 of this shape."""
+    found = np.full(shape, np.nan, np.float32)
     for row, values in logits.items():
         found[row] = values
     return found

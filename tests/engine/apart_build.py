@@ -3,6 +3,7 @@ what fails."""
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from mkport.engine.build import Built
 from mkport.engine.capacity import Settings, plan_capacity, widths
@@ -36,3 +37,19 @@ def refused() -> Built:
 def broken() -> Built:
     """A mistake of ours."""
     raise ZeroDivisionError("nobody expected this")
+
+
+def dying(directory: Path, settings: Settings) -> Built:
+    """One whose fifth step raises what nobody expected."""
+    built = late(directory, settings)
+    run, steps = built.runner.run, 0
+
+    def failing(*args: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 5:
+            raise ZeroDivisionError("the fifth step")
+        return run(*args)
+
+    built.runner.run = failing  # type: ignore[method-assign]
+    return built

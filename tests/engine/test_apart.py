@@ -37,12 +37,12 @@ def shared(directory: Path) -> Iterator[Engine]:
         yield engine
 
 
-def started(directory: Path, max_waiting: int = 256) -> Engine:
+def started(directory: Path, max_waiting: int = 256, build: Any = apart_build.late) -> Engine:
     model = load(str(directory))
     one = model.config.layers * 2 * model.config.kv_width * CONTEXT * 4
     settings = Settings(4, CONTEXT, 6 * one, page=PAGE)
     options = {"directory": directory, "settings": settings}
-    return Engine.apart(apart_build.late, options, model.tokenizer, VOCAB, max_waiting)
+    return Engine.apart(build, options, model.tokenizer, VOCAB, max_waiting)
 
 
 def test_it_says_the_same(directory: Path, shared: Engine) -> None:
@@ -113,6 +113,17 @@ def test_its_process_dies(directory: Path) -> None:
     assert engine.heartbeat_s() == math.inf
     with pytest.raises(QueueFull):
         engine.submit([1], Sampling(1))
+    engine.close()
+
+
+def test_its_loop_dies(directory: Path) -> None:
+    engine = started(directory, build=apart_build.dying)
+    streams = [engine.submit([1, number], Sampling(60, **GREEDY), 2) for number in range(3)]
+    for stream in streams:
+        assert all("the fifth step" in out.error for out in collect(stream, 2))
+    until(lambda: engine.heartbeat_s() == math.inf)
+    late = engine.submit([1], Sampling(1))
+    assert "could not be queued" in collect(late)[0].error
     engine.close()
 
 
