@@ -84,17 +84,26 @@ def test_the_address_is_where_the_clone_came_from(
     assert notebooks.address() == told
 
 
-@pytest.mark.slow
-def test_they_run(tmp_path: Path) -> None:
-    files = [file.name for file in make(tmp_path)]
+def _run(folder: Path, files: list[str]) -> None:
+    """Executes notebooks of a folder, each in a kernel of its own."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbmake"]
-    command += ["--nbmake-timeout=600", "--rootdir", str(tmp_path), *files]
+    command += ["--nbmake-timeout=600", "--rootdir", str(folder), *files]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         command,
-        cwd=tmp_path,
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_those_with_pictures_and_tabs_run(tmp_path: Path) -> None:
+    make(tmp_path)
+    _run(tmp_path, [f"{name}.ipynb" for name in ("01_first_light", "05_counters", "08_one_file")])
+
+
+@pytest.mark.slow
+def test_they_run(tmp_path: Path) -> None:
+    _run(tmp_path, [file.name for file in make(tmp_path)])
