@@ -1,6 +1,7 @@
 """How much an engine can hold: its pools by the memory they may take, and what limits follow. One
 context is decided here, and everything else is held to it."""
 
+import math
 from dataclasses import dataclass, replace
 
 from mkport.engine.decoder import decode_shape
@@ -16,6 +17,7 @@ from mkport.models.step import FULL_TABLE, StepShape
 PAGE = 64  # keys in a page: a block of the prefix cache
 CONTEXT = 32768  # positions unless told otherwise: a step's plan grows with what it may reach
 PROMPT_LOGITS = 16  # prompt rows whose logits a step can give
+ATTENTION_SPEED = 0.5  # operations a second in attention, over those in products with weights
 SHARE = 0.25  # of the free memory, for the cache, unless told otherwise
 
 
@@ -103,6 +105,7 @@ def plan_capacity(
         prompt_logits=PROMPT_LOGITS,
         prefix_cache=settings.prefix_cache,
         whole_chunks=target.prefills,
+        doubles=_doubling(model, shape),
     )
     return shape, limits
 
@@ -120,6 +123,24 @@ def _pages_of_one(shape: StepShape, window: int, chunk: int) -> int:
     """Pages that a sequence of the full context holds at most."""
     whole = shape.pages_per_sequence
     return min(whole, window_pages(window + chunk, shape.page)) if window else whole
+
+
+def _doubling(model: LoadedModel, shape: StepShape) -> int:
+    """The position at which a prompt's token takes twice what its first takes, since attention to
+    the keys before it takes as much as the products with the weights; a CPU's arithmetic."""
+    graph = model.family.build(model.config, replace(shape, pages=1, window_pages=1))
+    mixture = getattr(model.config, "experts", None)
+    products = a_key = 0
+    for node in graph.nodes:
+        if node.op.name == "attention" and not node.args["window"]:
+            a_key += 2 * node.args["heads"] * node.args["head_dim"]
+        elif node.op.name != "embed" and node.label != "lm_head":
+            for arg in node.op.tensors:
+                spec = graph.tensors.get(node.args[arg.name] or "")
+                if spec is not None and arg.dtype == "weight":
+                    share = mixture.top / mixture.experts if len(spec.shape) == 3 and mixture else 1
+                    products += int(math.prod(spec.shape) * share)
+    return int(ATTENTION_SPEED * products / a_key) if a_key else 0
 
 
 def _page_bytes(model: LoadedModel, shape: StepShape, windowed: bool) -> int:

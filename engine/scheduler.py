@@ -29,6 +29,7 @@ class Limits:
     prompt_logits: int = 1  # prompt rows whose logits a step can give, beside one of each sequence
     prefix_cache: bool = True
     whole_chunks: bool = False  # where a prompt is cut does not depend on who else has one
+    doubles: int = 0  # position at which a prompt's token counts twice beside others; 0: none does
 
     def __post_init__(self) -> None:
         assert self.rows >= self.sequences, "every sequence has a row"
@@ -42,10 +43,25 @@ class Limits:
 class _Budget:
     """What a step can still take."""
 
-    chunk: int  # prompts are cut at multiples of it
     rows: int
     tokens: int  # of prompts: rows of those who decode are kept for them
     logits: int  # of prompt rows
+    chunk: int  # prompts are cut at multiples of it; 0: anywhere
+    doubles: int  # as in `Limits`, where somebody decodes
+
+    def count(self, start: int) -> int:
+        """How many tokens of a prompt, from position `start` on, the step takes at most."""
+        if self.chunk:
+            count = self.chunk - start % self.chunk
+            return count if count <= self.tokens else 0
+        if self.doubles:  # one at least, if there is time for any
+            return max(self.tokens * self.doubles // (self.doubles + start), min(self.tokens, 1))
+        return self.tokens
+
+    def take(self, start: int, count: int) -> None:
+        """So many tokens, from position `start` on, are in the step."""
+        more = count * start // self.doubles if self.doubles else 0
+        self.tokens -= min(count + more, self.tokens)
 
 
 class Scheduler:
@@ -83,7 +99,13 @@ class Scheduler:
         plan = Plan()
         decoding = sum(sequence.remaining <= 1 for sequence in self.running)
         chunk, rows = self._chunk(decoding), self.limits.rows
-        budget = _Budget(chunk, rows, min(chunk, rows - decoding), self.limits.prompt_logits)
+        budget = _Budget(
+            rows,
+            min(chunk, rows - decoding),
+            self.limits.prompt_logits,
+            chunk if self.limits.whole_chunks else 0,
+            self.limits.doubles if decoding else 0,
+        )
         at = 0
         while at < len(self.running):  # whoever is preempted stands further back
             sequence = self.running[at]
@@ -163,9 +185,7 @@ class Scheduler:
         """How many tokens the sequence would run if there were pages for all."""
         start, count = sequence.computed, min(max(sequence.remaining, 0), budget.rows)
         if sequence.remaining > 1:
-            count = min(count, budget.chunk - start % budget.chunk)
-            if count > budget.tokens:
-                count = 0 if self.limits.whole_chunks else budget.tokens
+            count = min(count, budget.count(start))
         if _gives_all_logits(sequence):
             count = min(count, budget.logits)
         return count
@@ -180,7 +200,7 @@ class Scheduler:
         wanted = int(count == sequence.remaining)
         budget.rows -= count
         if sequence.remaining > 1:
-            budget.tokens -= count
+            budget.take(sequence.computed, count)
         if _gives_all_logits(sequence):
             budget.logits -= count
             wanted = count

@@ -186,7 +186,7 @@ class CpuTarget:
     name, chunk = "cpu", 64
     most_rows: int | None = None
     prefills = False
-    prompt_chunk, mixed_chunk = 64, 8  # 8 less than double a step of eight
+    prompt_chunk, mixed_chunk = 64, 12  # 12 just double a step of eight
     ahead = 0
     share: Share = "blocks"
 

@@ -13,7 +13,7 @@ from mkport.engine.holdings import Holdings
 from mkport.engine.prefix import PrefixCache
 from mkport.engine.request import Event, Sampling
 from mkport.engine.sampling import Sampler
-from mkport.engine.scheduler import Limits
+from mkport.engine.scheduler import Limits, Scheduler
 from mkport.engine.sequence import Copy, Part, Plan, Restore, Save, Sequence
 from mkport.engine.stream import EventStream
 from mkport.engine.text import OutputText
@@ -236,6 +236,23 @@ def test_a_prompt_never_stops_those_who_decode(
     w.drain()
     assert mixed > 50 and not scheduler.preemptions
     assert 1 < max(alone) <= SMALL.mixed_chunk
+
+
+def test_a_prompt_s_share_shrinks_as_its_tokens_take_longer() -> None:
+    scheduler = Scheduler(limits(pools=((200, 0),), mixed_chunk=8, doubles=20))
+    decoding, prompt = Sequence(0, [1], 1), Sequence(1, [2] * 90, 90)
+    scheduler.add(decoding)
+    counts = []
+    while prompt.remaining:
+        plan = scheduler.plan()
+        scheduler.commit(plan)
+        decoding.tokens.append(3)
+        if prompt in scheduler.running:
+            counts += [part.count for part in plan.parts if part.sequence is prompt]
+        else:
+            scheduler.add(prompt)
+    assert counts[:3] == [8, 8 * 20 // 28, 8 * 20 // 33] and sum(counts) == 90
+    assert counts == sorted(counts, reverse=True) and set(counts[-10:-1]) == {1}
 
 
 class Swapped(OracleRunner):

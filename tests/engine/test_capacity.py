@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mkport.engine.capacity import Settings, plan_capacity, widths
+from mkport.engine.capacity import ATTENTION_SPEED, Settings, plan_capacity, widths
 from mkport.engine.holdings import window_pages
 from mkport.engine.load import LoadedModel, load
 from mkport.engine.synth import synthesise
@@ -89,9 +89,18 @@ def test_sizes_that_hold_nothing(models: dict[str, LoadedModel], settings: Setti
 
 def test_widths(models: dict[str, LoadedModel]) -> None:
     _, limits = plan_capacity(models["llama"], Settings(max_batch=4))
-    assert widths(limits) == [1, 4, 12, 68]
-    _, limits = plan_capacity(models["llama"], Settings(max_batch=1, prefill_chunk=8))
+    assert widths(limits) == [1, 4, 16, 68]
+    _, limits = plan_capacity(models["llama"], Settings(1, prefill_chunk=8, mixed_chunk=8))
     assert widths(limits) == [1, 9]
+
+
+def test_where_attention_takes_as_much_as_the_weights(models: dict[str, LoadedModel]) -> None:
+    config = models["llama"].config
+    a_layer = config.hidden * (2 * config.heads + 2 * config.kv_heads) * config.head_dim
+    a_layer += 3 * config.hidden * config.ffn
+    a_key = 2 * config.heads * config.head_dim
+    _, limits = plan_capacity(models["llama"], Settings())
+    assert limits.doubles == int(ATTENTION_SPEED * a_layer / a_key)
 
 
 @pytest.mark.parametrize("window", [1, 2, 15, 16, 17, 18, 33])
