@@ -40,14 +40,40 @@ struct attention : MkBody {
       return at(a, mk_load_coherent(a.page_table + place), j);
     }
   };
-  MK_DEVICE static int token_of(const AttentionArgs& a, int tile) {
-    return tile / (a.kv_heads * a.splits);
-  }
-  MK_DEVICE static Seen seen(const AttentionArgs& a, int tile, int sequence, int position,
+  // Divides by one number, again and again, without dividing.
+  struct Divider {
+    int32_t by;
+    uint32_t factor;  // 2^32 / by, rounded up
+    MK_DEVICE static Divider of(int32_t by) { return {by, ~0u / by + 1}; }
+    MK_DEVICE int divide(int n, int& rest) const {
+      if (by == 1) return rest = 0, n;
+      int q = static_cast<int>(static_cast<uint64_t>(n) * factor >> 32);  // or one more
+      rest = n - q * by;
+      if (rest < 0) q--, rest += by;
+      return q;
+    }
+  };
+  // What a tile is made of.
+  struct Place {
+    int token, split, kv_head;
+  };
+  struct Places {
+    Divider heads, splits;
+    int step;
+    MK_DEVICE static Places of(const AttentionArgs& a) {
+      return {Divider::of(a.kv_heads), Divider::of(a.splits), a.split_step};
+    }
+    MK_DEVICE Place at(int tile) const {
+      Place p;
+      int index;
+      p.token = splits.divide(heads.divide(tile, p.kv_head), index);
+      splits.divide((index + p.token) * step, p.split);
+      return p;
+    }
+  };
+  MK_DEVICE static Seen seen(const AttentionArgs& a, const Place& p, int sequence, int position,
                              int fresh) {
-    const int token = token_of(a, tile), place = tile / a.kv_heads % a.splits;
-    Seen s = {token, (place + token) * a.split_step % a.splits, tile % a.kv_heads, sequence, 0, 0,
-              fresh};
+    Seen s = {p.token, p.split, p.kv_head, sequence, 0, 0, fresh};
     if (sequence < 0) return s;
     s.first = s.split * SPLIT;
     s.end = least(s.first + SPLIT, position + 1);
@@ -82,17 +108,22 @@ struct attention : MkBody {
     ring.notes[0] = sequence;
     ring.notes[1] = position;
     ring.notes[2] = fresh;
+    const Places p = Places::of(a);
+    ring.shared[0] = p.heads.factor;
+    ring.shared[1] = p.splits.factor;
     ring.notes[3] = page_of(a, ring, ring.next);
   }
-  MK_DEVICE static Seen seen(const AttentionArgs& a, const MkLoad& ring, int tile) {
-    const int token = token_of(a, tile);
-    return seen(a, tile, mk_shuffle(ring.notes[0], token), mk_shuffle(ring.notes[1], token),
-                mk_shuffle(ring.notes[2], token));
+  MK_DEVICE static Seen seen(const AttentionArgs& a, const MkLoad& ring, const Place& p) {
+    return seen(a, p, mk_shuffle(ring.notes[0], p.token), mk_shuffle(ring.notes[1], p.token),
+                mk_shuffle(ring.notes[2], p.token));
+  }
+  MK_DEVICE static Places places(const AttentionArgs& a, const MkLoad& ring) {
+    return {{a.kv_heads, ring.shared[0]}, {a.splits, ring.shared[1]}, a.split_step};
   }
   // lane l: the l-th page of the keys that a tile sees
   MK_DEVICE static int32_t page_of(const AttentionArgs& a, const MkLoad& ring, int tile) {
     if (tile < 0) return 0;
-    const Seen s = seen(a, ring, tile);
+    const Seen s = seen(a, ring, places(a, ring).at(tile));
     const int page = s.block(0) / a.page + mk_lane();
     if (s.first >= s.end || page * a.page >= s.end) return 0;
     return mk_load_coherent(a.page_table + s.sequence * a.pages_per_sequence + page);
@@ -101,7 +132,7 @@ struct attention : MkBody {
   // A chunk: keys, then values, of `keys` positions, less those that are not seen or not yet there.
   MK_DEVICE static void load(const AttentionArgs& a, int tile, MkLoad& ring) {
     if (!streams(a)) return;
-    const Seen s = seen(a, ring, tile);
+    const Seen s = seen(a, ring, places(a, ring).at(tile));
     const int32_t pages = ring.notes[3];
     ring.notes[3] = page_of(a, ring, ring.next);
     if (s.first >= s.end) return;
@@ -131,10 +162,19 @@ struct attention : MkBody {
     }
   }
 
-  // notes: [tokens, then each one's sequence, position and the first position of this step]
+  // notes: [tokens, then each one's sequence, position and the first position of this step], then
+  // the factors of the dividers, and the queries of a kv head
+  enum { FACTORS = 1 + 3 * MK_ROWS, QUERIES = FACTORS + 2 };
+  static_assert(QUERIES < MK_NOTES, "the notes have room");
   MK_DEVICE static void early(const AttentionArgs& a, const MkRun&, const MkStage& s) {
     const int count = mk_load_immutable(a.count), t = s.thread;
-    if (t == 0) s.notes[0] = count;
+    if (t == 0) {
+      const Places p = Places::of(a);
+      s.notes[0] = count;
+      s.notes[FACTORS] = static_cast<int32_t>(p.heads.factor);
+      s.notes[FACTORS + 1] = static_cast<int32_t>(p.splits.factor);
+      s.notes[QUERIES] = a.heads / a.kv_heads;
+    }
     if (t >= count) return;
     const int sequence = mk_load_immutable(a.rows + 2 * t);
     const int position = mk_load_immutable(a.rows + 2 * t + 1);
@@ -148,21 +188,22 @@ struct attention : MkBody {
     s.notes[3 + 3 * t] = fresh;
   }
 
-  MK_DEVICE static const float* query(const AttentionArgs& a, int tile, int token, int row) {
-    const int head = tile % a.kv_heads * (a.heads / a.kv_heads) + row;
-    return a.q + (int64_t(token) * a.heads + head) * a.head_dim;
+  MK_DEVICE static Place place(const AttentionArgs& a, const MkCompute& c, int tile) {
+    const Places p = {{a.kv_heads, static_cast<uint32_t>(c.notes[FACTORS])},
+                      {a.splits, static_cast<uint32_t>(c.notes[FACTORS + 1])},
+                      a.split_step};
+    return p.at(tile);
   }
-
   MK_DEVICE static void compute(const AttentionArgs& a, int tile, MkCompute& c) {
-    const int token = token_of(a, tile);
-    if (token >= c.notes[0]) return;
-    const int32_t* notes = c.notes + 1 + 3 * token;
-    const Seen s = seen(a, tile, notes[0], notes[1], notes[2]);
+    const Place p = place(a, c, tile);
+    if (p.token >= c.notes[0]) return;
+    const int32_t* notes = c.notes + 1 + 3 * p.token;
+    const Seen s = seen(a, p, notes[0], notes[1], notes[2]);
     if (s.first < s.end) attend(a, s, tile, a.k_pages, a.v_pages, c);
   }
   MK_DEVICE static void attend(const AttentionArgs& a, const Seen& s, int tile,
                                const mk_bf16* keys, const mk_bf16* values, MkCompute& c) {
-    const int group = a.heads / a.kv_heads;
+    const int group = c.notes[QUERIES];
     if (a.head_dim == 128)
 #pragma unroll 1
       for (int g = 0; g < group; g += GROUP) multiply<128>(a, s, tile, g, c);
@@ -175,7 +216,8 @@ struct attention : MkBody {
   }
   MK_DEVICE static void attend(const AttentionArgs& a, const Seen& s, int, const float* keys,
                                const float* values, MkCompute& c) {
-    for (int g = 0; g < a.heads / a.kv_heads; g++) walk(a, s, g, keys, values, c);
+#pragma unroll 1
+    for (int g = 0; g < c.notes[QUERIES]; g++) walk(a, s, g, keys, values, c);
   }
 
   // Tensor cores: 16 keys times 8 queries, then 16 columns of values times 8 queries. A lane loads
@@ -317,12 +359,13 @@ struct attention : MkBody {
 
   // A query a warp; those that are not there are 0.
   template <int DIM>
-  MK_DEVICE static mk_float4 fetched(const AttentionArgs& a, int tile, int g0) {
+  MK_DEVICE static mk_float4 fetched(const AttentionArgs& a, int token, int kv_head, int group,
+                                     int g0) {
     static_assert(GROUP == MK_COMPUTE_WARPS, "a query for each warp");
-    const int row = g0 + mk_warp(), at = mk_lane() * 4;
+    const int row = g0 + mk_warp(), at = mk_lane() * 4, head = kv_head * group + row;
     mk_float4 x = {{0, 0, 0, 0}};
-    if (row < a.heads / a.kv_heads && at < DIM)
-      x = mk_load_coherent4(query(a, tile, token_of(a, tile), row) + at);
+    if (row < group && at < DIM)
+      x = mk_load_coherent4(a.q + (int64_t(token) * a.heads + head) * DIM + at);
     return x;
   }
 
@@ -331,34 +374,39 @@ struct attention : MkBody {
   MK_DEVICE static void multiply(const AttentionArgs& a, const Seen& s, int tile, int g0,
                                  MkCompute& c) {
     enum { KEYS = CHUNK / 4 / DIM };
-    const int group = a.heads / a.kv_heads, count = least(group - g0, GROUP);
+    const int group = c.notes[QUERIES], count = least(group - g0, GROUP);
     const int head = s.kv_head * group + g0, blocks = s.blocks();
     float* sums = reinterpret_cast<float*>(c.arena);  // [warps][GROUP][DIM + PAD]
     float* ml = sums + MK_COMPUTE_WARPS * GROUP * (DIM + PAD);  // [warps][GROUP][2]
     mk_bf16* q = reinterpret_cast<mk_bf16*>(ml + MK_COMPUTE_WARPS * GROUP * 2);  // [GROUP][DIM + Q_PAD]
-    const mk_float4 x = g0 == 0 && c.ahead_of == tile ? c.ahead : fetched<DIM>(a, tile, g0);
-    if (mk_lane() * 4 < DIM) MkStage::put(q + mk_warp() * (DIM + Q_PAD) + mk_lane() * 4, x);
+    mk_float4 x = c.ahead;
+    if (g0 != 0 || c.ahead_of != tile) x = fetched<DIM>(a, s.token, s.kv_head, group, g0);
+    if (mk_lane() * 4 < DIM) mk_put(q + mk_warp() * (DIM + Q_PAD) + mk_lane() * 4, x);
     c.sync();  // the queries are there; the sums of the tile before have been read
     State<DIM> state;
     state.begin();
 #pragma unroll 1
     for (int chunk = s.first / KEYS * KEYS; chunk < s.end; chunk += KEYS) {
-      char* taken = c.take(CHUNK);
       // this warp's block, if the chunk has one: the blocks go to the warps in turn
       const int before = (chunk - s.block(0)) / BLOCK;
       const int i = (mk_warp() - before) & (MK_COMPUTE_WARPS - 1), j = chunk + i * BLOCK;
-      if (i < KEYS / BLOCK && j + BLOCK > s.first && j < s.end) {
-        mk_bf16* keys = reinterpret_cast<mk_bf16*>(taken) + i * BLOCK * DIM;
-        const bool patched = j + BLOCK > s.fresh;
-        if (patched) patch<DIM>(a, s, j, keys, keys + KEYS * DIM);
-        add<DIM>(state, q, keys, keys + KEYS * DIM, a.scale, s.first - j, s.end - j);
-        if (patched) mk_fence_async();  // the copy engine will write here next
+      if (i >= KEYS / BLOCK || j + BLOCK <= s.first || j >= s.end) {
+        c.skip(CHUNK);
+        continue;
       }
+      mk_bf16* keys = reinterpret_cast<mk_bf16*>(c.take(CHUNK)) + i * BLOCK * DIM;
+      const bool patched = j + BLOCK > s.fresh;
+      if (patched) patch<DIM>(a, s, j, keys, keys + KEYS * DIM);
+      add<DIM>(state, q, keys, keys + KEYS * DIM, a.scale, s.first - j, s.end - j);
+      if (patched) mk_fence_async();  // the copy engine will write here next
       c.give_back(CHUNK);
     }
     c.ahead_of = c.next;  // on its way while the sums are joined
     c.ahead = {{0, 0, 0, 0}};
-    if (c.next >= 0 && token_of(a, c.next) < c.notes[0]) c.ahead = fetched<DIM>(a, c.next, 0);
+    if (c.next >= 0) {
+      const Place p = place(a, c, c.next);
+      if (p.token < c.notes[0]) c.ahead = fetched<DIM>(a, p.token, p.kv_head, group, 0);
+    }
     if (mk_warp() < blocks)
       state.leave(sums + mk_warp() * GROUP * (DIM + PAD), ml + mk_warp() * GROUP * 2);
     c.sync();

@@ -10,10 +10,10 @@ struct moe_down : MkProductBody {
   static constexpr bool late = true;
   enum {
     STAGED = MK_ROWS == 1 ? 8 : sizeof(mk_weight) == 2 ? 24 : 20,  // rows that a stage buffer holds
-    SPARE = MK_ROWS,                  // of them, for a tile's fetch if not all fit; two tiles' at once
+    SPARE = MK_ROWS,                  // of them, for a tile's fetch if not all fit
   };
 
-  static_assert(STAGED > 2 * SPARE, "some rows are staged beside two tiles' that are fetched");
+  static_assert(STAGED > SPARE, "some rows are staged beside those that are fetched");
 
   MK_DEVICE static int slot_of(const MoeDownArgs& a, int tile) {
     return tile * a.slot_step % a.slot_count;
@@ -50,12 +50,12 @@ struct moe_down : MkProductBody {
 
   MK_DEVICE static void early(const MoeDownArgs& a, const MkRun& run, const MkStage& s) {
     if (s.thread != 0) return;
-    *s.plan = {a.k, 0, 1, STAGED * row_bytes(a), 0, 0, 1,
-               (STAGED - 2 * SPARE) * row_bytes(a), SPARE * row_bytes(a), a.act};
+    *s.plan = {a.k, 0, 1, STAGED * row_bytes(a), 0, 0, 1, (STAGED - SPARE) * row_bytes(a), a.act};
     E::walk(*s.plan, run, a.slot_count, a.slot_step);
   }
 
-  MK_DEVICE static MkInput input(const MoeDownArgs& a, const MkRun& run, const MkStage& s) {
+  // notes: [rows to stage, whether some are left out]
+  MK_DEVICE static void prepare(const MoeDownArgs& a, const MkRun& run, const MkStage& s) {
     const E::Lists l = lists(a, s);
     const Places p = places(a, l);
 #pragma unroll 1
@@ -63,21 +63,28 @@ struct moe_down : MkProductBody {
     E::fetch(s, l, a.slots, a.slot_count, a.pairs, a.slot_count);  // there may be more pairs
     s.sync();
     const int live = l.slots[2 * a.slot_count + 1];
+    if (s.thread == 0) s.notes[1] = live > STAGED;
     if (live <= STAGED) {  // all fit, in their order
 #pragma unroll 1
       for (int slot = s.thread; slot < a.slot_count; slot += MK_STAGERS)
         l.table[slot].place = l.slots[2 * slot + 1] * row_bytes(a);
-      return {a.act, a.k, live, a.k + P::PAD, nullptr};
-    }
+      if (s.thread == 0) s.notes[0] = live;
+    } else {
 #pragma unroll 1
-    for (int i = s.thread; i < run.count; i += MK_STAGERS) {
-      const int slot = slot_of(a, run.tile(i));
-      p.needed[slot] = l.slots[2 * slot + 3] - l.slots[2 * slot + 1];
+      for (int i = s.thread; i < run.count; i += MK_STAGERS) {
+        const int slot = slot_of(a, run.tile(i));
+        p.needed[slot] = l.slots[2 * slot + 3] - l.slots[2 * slot + 1];
+      }
+      s.sync();
+      const int staged = choose(a, s, l, p);
+      if (s.thread == 0) s.notes[0] = staged;
     }
-    s.sync();
-    const int staged = choose(a, s, l, p);
-    s.sync();
-    return {a.act, a.k, staged, a.k + P::PAD, p.source};
+    tag(a, s, l);
+    s.sync();  // the notes are there
+  }
+  MK_DEVICE static MkInput input(const MoeDownArgs& a, const MkRun&, const MkStage& s) {
+    const int32_t* source = places(a, lists(a, s)).source;
+    return {a.act, a.k, s.notes[0], a.k + P::PAD, s.notes[1] ? source : nullptr};
   }
 
   // Gives slots rows as long as they fit; returns how many rows those are.
@@ -86,7 +93,7 @@ struct moe_down : MkProductBody {
     int total = 0, staged = 0, next = 0;
 #pragma unroll 8
     for (int slot = 0; slot < a.slot_count; slot++) total += p.needed[slot];
-    const int limit = total <= STAGED ? STAGED : STAGED - 2 * SPARE;
+    const int limit = total <= STAGED ? STAGED : STAGED - SPARE;
 #pragma unroll 8
     for (int slot = 0; slot < a.slot_count; slot++) {
       const int rows = p.needed[slot], place = next;
@@ -101,8 +108,7 @@ struct moe_down : MkProductBody {
   }
 
   // a slot's rows are its pairs, and so are their tags
-  MK_DEVICE static void finish(const MoeDownArgs& a, const MkRun&, const MkStage& s) {
-    const E::Lists l = lists(a, s);
+  MK_DEVICE static void tag(const MoeDownArgs& a, const MkStage& s, const E::Lists& l) {
 #pragma unroll 1
     for (int slot = s.thread; slot < a.slot_count; slot += MK_STAGERS) {
       MkEntry& entry = l.table[slot];

@@ -32,14 +32,14 @@ struct moe_up : MkProductBody {
     return MK_ROWS * (a.k + P::PAD) * int(sizeof(mk_weight));
   }
   MK_DEVICE static MkInput input(const MoeUpArgs& a, const MkRun&, const MkStage& s) {
-    const E::Lists l = E::lists(s, table(a), a.slot_count);
-    E::fetch(s, l, a.slots, a.slot_count, a.pairs, s.notes[0] * a.top);
     return P::input(a.x, a.k, s.notes[0]);
   }
 
   // every slot's rows are all tokens; a tag is the token's pair in this slot, or -1
-  MK_DEVICE static void finish(const MoeUpArgs& a, const MkRun&, const MkStage& s) {
+  MK_DEVICE static void prepare(const MoeUpArgs& a, const MkRun&, const MkStage& s) {
     const E::Lists l = E::lists(s, table(a), a.slot_count);
+    s.sync();  // the number of tokens is there
+    E::fetch(s, l, a.slots, a.slot_count, a.pairs, s.notes[0] * a.top);
     s.sync();  // the lists are there
 #pragma unroll 1
     for (int slot = s.thread; slot < a.slot_count; slot += MK_STAGERS) {

@@ -126,7 +126,6 @@ def _dispatch(ops: Sequence[Op]) -> str:
     def having(function: str) -> list[Op]:
         return [op for op, body in bodies.items() if f" {function}(" in body]
 
-    finishing = [op for op in products if op in having("finish")]
     loading, staging = ([op for op in others if op in having(f)] for f in ("load", "stage"))
     functions = {
         "begin(const MkBox& box, MkLoad& load)": switch(
@@ -143,14 +142,16 @@ def _dispatch(ops: Sequence[Op]) -> str:
         "early(const MkBox& box, const MkStage& stage)": switch(
             *cases(having("early"), "mk_early_record<{}>(box, stage)")
         ),
+        "prepare(const MkBox& box, const MkStage& stage)": switch(
+            *cases(having("prepare"), "mk_prepare_record<{}>(box, stage)")
+        ),
         "stage(const MkBox& box, const MkStage& stage)": [
             "  MkInput in = {nullptr, 4, 0, 0, nullptr};",
             *switch(
                 *cases(products, "in = mk_input_record<{}>(box, stage)"),
                 *cases(staging, "mk_stage_record<{}>(box, stage)"),
             ),
-            "  if (in.rows > 0) stage.gather(in);",
-            *switch(*cases(finishing, "mk_finish_record<{}>(box, stage)")),
+            "  return in;",
         ],
         "compute(const MkBox& box, int part, MkCompute& compute)": switch(
             *cases(others, "mk_compute_part<{}>(box, part, compute)")
@@ -161,12 +162,16 @@ def _dispatch(ops: Sequence[Op]) -> str:
     }
     parts = [_sets(list(bodies), products)]
     parts += [
-        "\n".join([f"MK_DEVICE inline void mk_dispatch_{head} {{", *lines, "}"]) + "\n"
+        "\n".join([f"MK_DEVICE inline {_result(head)} mk_dispatch_{head} {{", *lines, "}"]) + "\n"
         for head, lines in functions.items()
     ]
     if not products:
         parts.append(f"{NO_PRODUCT}\n")
     return "\n".join(parts)
+
+
+def _result(head: str) -> str:
+    return "MkInput" if head.startswith("stage(") else "void"
 
 
 def _sets(ops: Sequence[Op], products: Sequence[Op]) -> str:

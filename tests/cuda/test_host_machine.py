@@ -259,8 +259,8 @@ FAULTS = {
         None,
     ),
     "a chunk that is never given back": (
-        "for (int i = 0; i < arrivals; i++) mk_barrier_arrive(ring.empty + ring.which());",
-        "{}",
+        "give_back(int size) {\n    mk_sync_warp();  // all lanes have read it\n    if",
+        "give_back(int size) {\n    if (mk_lane() > 99) if",
         "the load role waits for ring chunk to be free",
     ),
     "an arrival too many": (

@@ -7,6 +7,8 @@
 //   load(a, tile, ring)     streams the tile's immutable bytes through the ring (one warp)
 //                           (of a product: rows(a, tile, lower, ring) says which they are)
 //   early(a, run, s)        reads what is immutable, before the record's waits (stagers)
+//   prepare(a, run, s)      reads what tells where the record's bytes are: before its waits, if its
+//                           loader has waited for that before another record (stagers)
 //   stage(a, run, s)        puts a record's inputs into the stage buffer (MK_STAGERS threads)
 //   compute(a, tile, c)     consumes ring chunks; leaves partials, or writes the output (256 threads)
 //   store(a, tile, s)       joins the partials and writes the output (one warp)
@@ -25,7 +27,7 @@ struct MkPlan {
   int32_t parts;              // of a tile
   int32_t table;              // bytes from the stage buffer to an MkEntry a slot; -1: none
   int32_t slot, step, slots;  // the first tile's slot; the next tile's is (slot + step) % slots
-  int32_t spare, spare_step;  // bytes to two rooms for rows that did not fit, fetched when needed,
+  int32_t spare;              // bytes to the room for rows that did not fit, fetched when needed,
   const float* x;             // from here
 };
 // One slot's rows: where they are staged, how many they are (0: the slot is not used), and a tag for
@@ -36,12 +38,21 @@ struct MkEntry {
   int32_t tags[MK_TAGS];
 };
 
+// Rows for the stage buffer, of n values each, a multiple of 4 and 16 bytes aligned.
+struct MkInput {
+  const float* x;
+  int n, rows;
+  int pitch;              // staged elements from one row to the next
+  const int32_t* source;  // [rows] each one's place in x; null: in their order
+};
+
 // A record as all roles read it: its words, and the addresses of its tensor arguments.
 struct MkBox {
   int32_t words[MK_RECORD_WORDS];
   int64_t addresses[MK_RECORD_WORDS - MK_ARGS];  // 0 for an absent tensor
   MkPlan plan;
   int32_t notes[MK_NOTES];  // from `early` and `stage` to the record's other roles
+  MkInput input;            // rows that the compute warps shall stage, if there are any
 };
 
 // The tiles of a record.
@@ -146,7 +157,8 @@ struct MkLoad {
   int32_t oldest;    // where the first one that may not have been begins
   int next;          // the tile (part) behind the one that is loaded, or -1; to `begin`: the first
   MkWalk walk;
-  int32_t notes[4];  // of each lane, from `begin` to `load`
+  int32_t notes[4];    // of each lane, from `begin` to `load`
+  uint32_t shared[2];  // likewise, the same in all lanes
 
   // Room for a chunk of `size` bytes, a multiple of 16, of which `bytes` will come.
   MK_DEVICE char* claim(int size, int bytes) {
@@ -196,13 +208,50 @@ struct MkLoad {
   }
 };
 
-// Rows for the stage buffer, of n values each, a multiple of 4 and 16 bytes aligned.
-struct MkInput {
-  const float* x;
-  int n, rows;
-  int pitch;              // staged elements from one row to the next
-  const int32_t* source;  // [rows] each one's place in x; null: in their order
-};
+MK_DEVICE inline void mk_put(float* to, const mk_float4& x) {
+  *reinterpret_cast<mk_float4*>(to) = x;
+}
+MK_DEVICE inline void mk_put(mk_bf16* to, const mk_float4& x) {
+  const mk_word2 pairs = {{mk_narrow2(x.v[0], x.v[1]), mk_narrow2(x.v[2], x.v[3])}};
+  *reinterpret_cast<mk_word2*>(to) = pairs;
+}
+// Brings rows to a stage buffer that other workers wrote earlier in this step; `warps` take part, a
+// vector a lane, 128 columns side by side at a time. Many loads are under way before the first is
+// used: each takes most of 1 us. So that nothing branches between them, a load behind the last
+// column or row is one of the last again; places in x are 32 bits wide. The loop is not unrolled further, since code that runs
+// once a record must be fetched each time.
+template <int FLIGHT>
+MK_DEVICE inline void mk_gather(const MkInput& in, char* buffer, int warp, int warps) {
+  enum { ACROSS = 32 * 4 };
+  const float* x = in.x;
+  const int32_t* source = in.source;
+  const int n = in.n, rows = in.rows, pitch = in.pitch, lane = mk_lane() * 4;
+  const int across = (n + ACROSS - 1) / ACROSS, more_rows = warps / across, more = warps % across;
+  int row = warp / across, column = warp % across;
+#pragma unroll 1
+  while (row < rows) {
+    mk_float4 v[FLIGHT];
+    int r = row, c = column;
+#pragma unroll
+    for (int i = 0; i < FLIGHT; i++) {
+      int from = r < rows ? r : rows - 1;
+      if (source) from = source[from];
+      const int at = c * ACROSS + lane;
+      v[i] = mk_load_coherent4(x + (from * n + (at < n ? at : n - 4)));
+      r += more_rows;
+      c += more;
+      if (c >= across) c -= across, r++;
+    }
+#pragma unroll
+    for (int i = 0; i < FLIGHT; i++) {
+      const int at = column * ACROSS + lane;
+      if (row < rows && at < n) mk_put(reinterpret_cast<mk_weight*>(buffer) + row * pitch + at, v[i]);
+      row += more_rows;
+      column += more;
+      if (column >= across) column -= across, row++;
+    }
+  }
+}
 
 struct MkStage {
   char* buffer;    // as many bytes as the op shares, 16 bytes aligned
@@ -211,47 +260,6 @@ struct MkStage {
   MkPlan* plan;    // for a product's compute
 
   MK_DEVICE void sync() const { mk_named_barrier(MK_STAGE_BARRIER, MK_STAGERS); }
-
-  // Brings rows here that other workers wrote earlier in this step. Many loads are under way before
-  // the first is used: each takes most of 1 us. The loop is not unrolled further, since code that
-  // runs once a record must be fetched each time.
-  MK_DEVICE void gather(const MkInput& in) const {
-    enum { FLIGHT = 16 };
-    const int across = in.n / 4, more_rows = MK_STAGERS / across, more = MK_STAGERS % across;
-    int row = thread / across, column = thread % across;
-#pragma unroll 1
-    while (row < in.rows) {
-      mk_float4 x[FLIGHT];
-      int r = row, c = column;
-#pragma unroll
-      for (int i = 0; i < FLIGHT; i++) {
-        if (r < in.rows) {
-          const int from = in.source ? in.source[r] : r;
-          x[i] = mk_load_coherent4(in.x + int64_t(from) * in.n + c * 4);
-        }
-        advance(r, c, across, more_rows, more);
-      }
-#pragma unroll
-      for (int i = 0; i < FLIGHT; i++) {
-        if (row < in.rows)
-          put(reinterpret_cast<mk_weight*>(buffer) + row * in.pitch + column * 4, x[i]);
-        advance(row, column, across, more_rows, more);
-      }
-    }
-  }
-  MK_DEVICE static void advance(int& row, int& column, int across, int more_rows, int more) {
-    row += more_rows;
-    column += more;
-    if (column >= across) column -= across, row++;
-  }
-  MK_DEVICE static void put(float* to, const mk_float4& x) {
-    *reinterpret_cast<mk_float4*>(to) = x;
-  }
-  MK_DEVICE static void put(mk_bf16* to, const mk_float4& x) {
-    uint32_t* pair = reinterpret_cast<uint32_t*>(to);
-    pair[0] = mk_narrow2(x.v[0], x.v[1]);
-    pair[1] = mk_narrow2(x.v[2], x.v[3]);
-  }
 };
 
 struct MkCompute {
@@ -288,17 +296,17 @@ struct MkCompute {
                      ring.which());
     return ring.base + ring.at;
   }
-  // A warp that takes for several arrives as often.
-  MK_DEVICE void give_back(int size, int arrivals = 1) {
+  MK_DEVICE void give_back(int size) {
     mk_sync_warp();  // all lanes have read it
-    if (mk_lane() == 0)
-      for (int i = 0; i < arrivals; i++) mk_barrier_arrive(ring.empty + ring.which());
+    if (mk_lane() == 0) mk_barrier_arrive(ring.empty + ring.which());
     ring.at += size;
     ring.number++;
   }
-  // A chunk that this warp has nothing to do with: others arrive in its place.
-  MK_DEVICE void pass(int size) {
+  // A chunk that this warp has no use for. It must not be a lap of the ring's barriers ahead of the
+  // other warps.
+  MK_DEVICE void skip(int size) {
     ring.at = ring.place(size) + size;
+    if (mk_lane() == 0) mk_barrier_arrive(ring.empty + ring.which());
     ring.number++;
   }
 };
@@ -321,6 +329,8 @@ struct MkBody {
   template <class A>
   MK_DEVICE static void early(const A&, const MkRun&, const MkStage&) {}
   template <class A>
+  MK_DEVICE static void prepare(const A&, const MkRun&, const MkStage&) {}
+  template <class A>
   MK_DEVICE static void stage(const A&, const MkRun&, const MkStage&) {}
   template <class A>
   MK_DEVICE static void compute(const A&, int, MkCompute&) {}
@@ -332,11 +342,8 @@ struct MkBody {
 // code that runs seldom must be fetched each time. It has `store`, in place of `load`
 //   rows(a, tile, lower, r) says which weights are a part's upper 8 rows, or its lower ones; and in
 //                           place of `stage`
-//   input(a, run, s)        says what to stage, and
-//   finish(a, run, s)       does what must wait until then;
-// `early` and these leave the record's MkPlan; compute is MkProduct's.
+//   input(a, run, s)        says what to stage.
+// `early` and `prepare` leave the record's MkPlan; compute is MkProduct's.
 struct MkProductBody : MkBody {
   static constexpr bool product = true;
-  template <class A>
-  MK_DEVICE static void finish(const A&, const MkRun&, const MkStage&) {}
 };

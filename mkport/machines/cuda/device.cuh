@@ -22,6 +22,9 @@ struct alignas(8) mk_float2 {
 struct alignas(16) mk_float4 {
   float v[4];
 };
+struct alignas(8) mk_word2 {
+  uint32_t v[2];
+};
 struct alignas(16) mk_word4 {  // 16 bytes of any type
   uint32_t v[4];
 };

@@ -11,9 +11,8 @@ struct MkProduct {
     SLICE = MK_ROW_BYTES / sizeof(mk_weight),  // of k: 2048 bytes of a weight row
     PAD = 16 / sizeof(mk_weight),  // between the staged tokens: their banks differ
     TOKENS = 8,
-    SHARES = MK_COMPUTE_WARPS,    // of a slice's steps, whose sums are joined in their order
-    WARPS = MK_COMPUTE_WARPS / 2,  // that compute a tile
-    FULL = SLICE / 16 / SHARES,    // steps of a share in a whole slice
+    SHARES = MK_COMPUTE_WARPS,   // of a slice's steps, a warp's each
+    FULL = SLICE / 16 / SHARES,  // steps of a share in a whole slice
   };
   static_assert(ROWS * MK_ROW_BYTES <= MK_CHUNK_BYTES, "a slice fits a chunk");
   static_assert(ROWS * TOKENS <= MK_PARTIAL, "a warp's sums fit its partials");
@@ -58,7 +57,7 @@ struct MkProduct {
     if (s.thread != 0) return;
     const int tokens = mk_load_immutable(count);
     s.notes[0] = tokens;
-    *s.plan = {k, tokens, parts, -1, 0, 0, 1, 0, 0, nullptr};
+    *s.plan = {k, tokens, parts, -1, 0, 0, 1, 0, nullptr};
   }
 
   // A share of a slice `width` wide: steps [first, end) of 16 k.
@@ -70,43 +69,30 @@ struct MkProduct {
       end = least(first + each, steps);
     }
   };
-  // This warp's first share; it has SHARES / WARPS, side by side.
-  MK_DEVICE static int first_share() { return mk_warp() % WARPS * (SHARES / WARPS); }
-  // This warp's sums over k, left in its shares' partials: [ROWS][TOKENS]. x: the first of `tokens`
-  // staged rows; a row behind the last one gives sums that mean nothing.
+  // This warp's sums over k, left in its partials: [ROWS][TOKENS]. x: the first of `tokens` staged
+  // rows; a row behind the last one gives sums that mean nothing.
   MK_DEVICE static void compute(MkCompute& c, const char* staged, int k, int tokens,
                                 float* partials) {
-    float sums[SHARES / WARPS][2][4] = {};
+    float sums[2][4] = {};
     const mk_weight* x = reinterpret_cast<const mk_weight*>(staged);
     int left = k;
 #pragma unroll 1
     for (; left >= SLICE; left -= SLICE, x += SLICE) slice(c, sums, SLICE, x, k, tokens);
     if (left > 0) slice(c, sums, left, x, k, tokens);
     const int row = mk_lane() / 4, token = mk_lane() % 4 * 2;
-    float* to = partials + first_share() * MK_PARTIAL + row * TOKENS + token;
-    for (int n = 0; n < SHARES / WARPS; n++)
-      for (int i = 0; i < 2; i++) {
-        const mk_float2 y = {{mk_add(sums[n][0][2 * i], sums[n][1][2 * i]),
-                              mk_add(sums[n][0][2 * i + 1], sums[n][1][2 * i + 1])}};
-        *reinterpret_cast<mk_float2*>(to + n * MK_PARTIAL + i * 8 * TOKENS) = y;
-      }
+    for (int i = 0; i < 2; i++) {
+      const mk_float2 y = {{mk_add(sums[0][2 * i], sums[1][2 * i]),
+                            mk_add(sums[0][2 * i + 1], sums[1][2 * i + 1])}};
+      *reinterpret_cast<mk_float2*>(partials + (row + i * 8) * TOKENS + token) = y;
+    }
   }
-  MK_DEVICE static void slice(MkCompute& c, float (&sums)[SHARES / WARPS][2][4], int width,
-                              const mk_weight* x, int k, int tokens) {
+  MK_DEVICE static void slice(MkCompute& c, float (&sums)[2][4], int width, const mk_weight* x,
+                              int k, int tokens) {
     const int bytes = chunk_bytes(k);
     const char* w = c.take(bytes);
-#pragma unroll
-    for (int n = 0; n < SHARES / WARPS; n++) {
-      const Share s(width, first_share() + n);
-      multiply(sums[n], w, bytes / 2, x, k + PAD, tokens - 1, s.first, s.end);
-    }
-    c.give_back(bytes, SHARES / WARPS);
-  }
-  // The same tile as the other warps' business: past its chunks.
-  MK_DEVICE static void pass(MkCompute& c, int k) {
-    const int bytes = chunk_bytes(k);
-#pragma unroll 1
-    for (; k > 0; k -= SLICE) c.pass(bytes);
+    const Share s(width, mk_warp());
+    multiply(sums, w, bytes / 2, x, k + PAD, tokens - 1, s.first, s.end);
+    c.give_back(bytes);
   }
 
   // Where a lane finds 16 weight rows' 16 k of a step, as mk_load_matrix4 wants them.
@@ -181,19 +167,18 @@ struct MkProduct {
     }
   }
 
-  // This warp's part of k of rows that did not fit the stage buffer: nobody else of its tile reads
-  // them, and the other tile's warps have a place of their own.
+  // This warp's part of k of rows that did not fit the stage buffer: nobody else reads them.
   MK_DEVICE static void fetch(const float* x, int k, int rows, char* to) {
 #pragma unroll 1
     for (int k0 = 0; k0 < k; k0 += SLICE) {
       const int width = least(SLICE, k - k0);
-      const int begin = k0 + Share(width, first_share()).first * 16;
-      const int end = k0 + Share(width, first_share() + SHARES / WARPS - 1).end * 16;
+      const Share s(width, mk_warp());
+      const int begin = k0 + s.first * 16, end = k0 + s.end * 16;
 #pragma unroll 1
       for (int at = begin + mk_lane() * 4; at < end; at += 32 * 4)
 #pragma unroll 1
         for (int row = 0; row < rows; row++)
-          MkStage::put(reinterpret_cast<mk_weight*>(to) + row * (k + PAD) + at,
+          mk_put(reinterpret_cast<mk_weight*>(to) + row * (k + PAD) + at,
                        mk_load_coherent4(x + int64_t(row) * k + at));
     }
     mk_sync_warp();
@@ -231,49 +216,31 @@ struct MkProduct {
 };
 
 // All products' tiles, part by part: a slot's rows or everybody's, against what the loader brings.
-// Half of the compute warps have the even handovers, half the odd ones, so that one's waits and
-// lookups pass while the other is multiplied. A join slot is thus one half's within a record, and a
-// half waits for a chunk less than a lap of the ring's barriers behind its last one: a parity is
-// never that of another phase. Parts of too many chunks are all one half's.
 MK_DEVICE inline void mk_compute_product(const MkBox& box, MkRole& role, MkCompute& c) {
   typedef MkProduct P;
   const MkPlan& plan = box.plan;
   const int parts = plan.parts, count = box.words[MK_RUN + 2] * parts, k = plan.k;
-  const int half = mk_warp() / P::WARPS;
-  const bool shared = k <= MK_CHUNKS / 2 * P::SLICE;
   int slot = plan.slot;
 #pragma unroll 1
   for (int i = 0, part = 1; i < count; i++, part++) {
     const char* x = c.staged;
     int tokens = plan.tokens;
-    bool used = true;
-    const MkEntry* entry = nullptr;
+    const int place = role.tile % MK_JOIN_SLOTS;
+    role.guard.wait(role.shared.join_free + place, (role.tile / MK_JOIN_SLOTS & 1) ^ 1,
+                    MK_WAIT_FREE_JOIN, place);
     if (plan.table >= 0) {
-      entry = reinterpret_cast<const MkEntry*>(c.staged + plan.table) + slot;
-      tokens = entry->tokens;
-      used = tokens > 0;
+      const MkEntry& entry = reinterpret_cast<const MkEntry*>(c.staged + plan.table)[slot];
+      tokens = entry.tokens;
+      if (mk_warp() == 0 && mk_lane() < MK_TAGS)
+        role.shared.tags[place][mk_lane()] = entry.tags[mk_lane()];
+      x += entry.place >= 0 ? entry.place : plan.spare;
+      if (tokens > 0 && entry.place < 0)
+        P::fetch(plan.x + int64_t(-1 - entry.place) * k, k, tokens, c.arena + plan.spare);
     }
-    const uint32_t tile = role.tile;
-    if ((shared ? tile % 2 : 0) == half) {
-      const int place = tile % MK_JOIN_SLOTS;
-      role.guard.wait(role.shared.join_free + place, (tile / MK_JOIN_SLOTS & 1) ^ 1,
-                      MK_WAIT_FREE_JOIN, place);
-      if (entry) {
-        if (mk_warp() % P::WARPS == 0 && mk_lane() < MK_TAGS)
-          role.shared.tags[place][mk_lane()] = entry->tags[mk_lane()];
-        const int spare = plan.spare + half * plan.spare_step;
-        x += entry->place >= 0 ? entry->place : spare;
-        if (used && entry->place < 0)
-          P::fetch(plan.x + int64_t(-1 - entry->place) * k, k, tokens, c.arena + spare);
-      }
-      if (used) P::compute(c, x, k, tokens > 1 ? tokens : 1, role.shared.partials[place][0]);
-      mk_sync_warp();  // all lanes have written theirs
-      if (mk_lane() == 0)
-        for (int n = 0; n < P::SHARES / P::WARPS; n++)
-          mk_barrier_arrive(role.shared.joined + place);
-    } else if (used) {
-      P::pass(c, k);
-    }
+    if (plan.table < 0 || tokens > 0)
+      P::compute(c, x, k, tokens > 1 ? tokens : 1, role.shared.partials[place][mk_warp()]);
+    mk_sync_warp();  // all lanes have written theirs
+    if (mk_lane() == 0) mk_barrier_arrive(role.shared.joined + place);
     role.tile++;
     if (part < parts) continue;
     part = 0;

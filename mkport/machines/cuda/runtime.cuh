@@ -127,6 +127,10 @@ struct MkRole {
     at = ring.at;
     number = ring.number;
   }
+  // Whether nothing is computed before record r any more.
+  MK_DEVICE bool computed_before(int r) const {
+    return r == 0 || mk_barrier_test(shared.computed + (r - 1) % MK_BOXES, (r - 1) / MK_BOXES & 1);
+  }
   // Waits for the record's counters: a warp does, a counter a lane. They gain the same amount each
   // step.
   MK_DEVICE void wait_counters(const MkBox& box) {
@@ -187,6 +191,10 @@ MK_DEVICE inline void mk_early_record(const MkBox& box, const MkStage& stage) {
   Body::early(mk_args<Args>(box), mk_run(box), stage);
 }
 template <class Body, class Args>
+MK_DEVICE inline void mk_prepare_record(const MkBox& box, const MkStage& stage) {
+  Body::prepare(mk_args<Args>(box), mk_run(box), stage);
+}
+template <class Body, class Args>
 MK_DEVICE inline void mk_stage_record(const MkBox& box, const MkStage& stage) {
   Body::stage(mk_args<Args>(box), mk_run(box), stage);
 }
@@ -194,11 +202,6 @@ template <class Body, class Args>
 MK_DEVICE inline MkInput mk_input_record(const MkBox& box, const MkStage& stage) {
   return Body::input(mk_args<Args>(box), mk_run(box), stage);
 }
-template <class Body, class Args>
-MK_DEVICE inline void mk_finish_record(const MkBox& box, const MkStage& stage) {
-  Body::finish(mk_args<Args>(box), mk_run(box), stage);
-}
-
 template <class Body, class Args>
 MK_DEVICE inline void mk_compute_part(const MkBox& box, int part, MkCompute& compute) {
   Body::compute(mk_args<Args>(box), part, compute);

@@ -54,7 +54,7 @@ MK_DEVICE inline void mk_loader(const MkLaunch& launch) {
     MkRole role(launch, r);
     MkProgress& progress = role.shared.progress[mk_warp()];
     MkLoad load = {role.ring(), mk_ring_policy(), launch.maps, role.shared.begins, progress.freed,
-                   progress.oldest, -1, {}, {}};
+                   progress.oldest, -1, {}, {}, {}};
     for (; published < count && published <= r + MK_AHEAD; published++) {
       mk_publish(role, published, next);
       next = mk_fetch(launch, published + 1, count);
@@ -80,14 +80,33 @@ MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
     role.wait_stage_free(box, r);
     const MkStage stage = {role.stage_buffer(box), thread, box.notes, &box.plan};
     if (!role.guard.dead) mk_dispatch_early(box, stage);
-    if (thread < 32) role.wait_counters(box);
-    if (thread == 0) role.stamp(r, 1);
-    // what the first warp has acquired, all stagers may read behind this barrier
-    if (mk_barrier_any(MK_STAGE_BARRIER, MK_STAGERS, role.guard.dead)) {
-      role.tell(MK_ROLE_STAGE);
-      return;
+    const int known = box.words[MK_FLAGS] & MK_FLAG_KNOWN ? 1 : 0;
+#pragma unroll 1
+    for (int turn = 0; turn < 2; turn++) {  // what is known is prepared before the waits
+      if (turn != known) {
+        if (!role.guard.dead) mk_dispatch_prepare(box, stage);
+        continue;
+      }
+      if (thread < 32) role.wait_counters(box);
+      if (thread == 0) {
+        role.stamp(r, 1);
+        box.input.rows = role.computed_before(r) ? 0 : -1;  // are the compute warps free to stage?
+      }
+      // what the first warp has acquired, all stagers may read behind this barrier
+      if (mk_barrier_any(MK_STAGE_BARRIER, MK_STAGERS, role.guard.dead)) {
+        role.tell(MK_ROLE_STAGE);
+        return;
+      }
     }
-    if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED)) mk_dispatch_stage(box, stage);
+    if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED)) {
+      const MkInput in = mk_dispatch_stage(box, stage);
+      if (box.input.rows < 0) {
+        mk_gather<16>(in, stage.buffer, thread / 32, MK_STAGE_WARPS);
+      } else if (in.rows > 0) {
+        stage.sync();  // all have read who is to stage
+        if (thread == 0) box.input = in;
+      }
+    }
     mk_barrier_arrive(role.shared.staged + r % MK_BOXES);
   }
 }
@@ -122,6 +141,10 @@ MK_DEVICE inline void mk_computer(const MkLaunch& launch) {
       return;
     }
     char* buffer = role.stage_buffer(box);
+    if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED) && box.input.rows > 0) {
+      mk_gather<4>(box.input, buffer, mk_warp(), MK_COMPUTE_WARPS);
+      mk_named_barrier(MK_COMPUTE_BARRIER, MK_COMPUTERS);
+    }
     MkCompute compute = {role.ring(), buffer, nullptr, buffer, box.notes, nullptr, -1, -1, {}};
     if (box.words[MK_RUN + 2] > 0) {
       if (mk_among(MK_PRODUCTS, box))

@@ -23,6 +23,9 @@ struct alignas(8) mk_float2 {
 struct alignas(16) mk_float4 {
   float v[4];
 };
+struct alignas(8) mk_word2 {
+  uint32_t v[2];
+};
 struct alignas(16) mk_word4 {
   uint32_t v[4];
 };
@@ -278,6 +281,9 @@ inline void mk_barrier_arrive(mk_barrier* b) {
   if (m.pending == 0) mk_host::fault("an mbarrier was met by more than its %d", int(m.arrivals));
   m.pending--;
   mk_host::advance(m);
+}
+inline bool mk_barrier_test(mk_barrier* b, int parity) {
+  return mk_host::over(mk_look(b), parity);
 }
 inline bool mk_barrier_wait(mk_barrier* b, int parity, const MkWatch&) {
   mk_host::Lane& l = mk_host::self();
