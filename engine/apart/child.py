@@ -34,7 +34,8 @@ class Relay:
         self._accepted: set[EventStream] = set()  # whose prompts the other side knows to be run
 
     def add(self, key: int, prompt: list[int], sampling: Any, n: int) -> None:
-        """Queues a request of the other side."""
+        """Queues a request of the other side: `n` choices after `prompt` [tokens]. Raises UserError
+        or QueueFull."""
         job = self._engine.job(prompt, sampling, n)
         self._keys[job.stream] = key
         job.stream.loop = cast(Any, self)

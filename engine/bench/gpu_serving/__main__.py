@@ -35,7 +35,7 @@ SIZES = {
         16384, 2.0, short=400, output=256, long=8192, grown=640, long_requests=7900, settle_s=1.0
     ),
     "tiny": Sizes(
-        512, 2.0, short=30, output=64, long=400, grown=300, long_requests=24, settle_s=0.02
+        512, 2.0, short=30, output=160, long=400, grown=300, long_requests=24, settle_s=0.02
     ),
 }
 READY_S = 240.0

@@ -42,7 +42,7 @@ def build(model: Path, machine: str, context: int, contexts: float, report: Path
 def built(
     model: Path, machine: str, context: int, contexts: float, said: Data
 ) -> tuple[LoadedModel, StepRunner]:
-    """The model and its runner, and how long that took."""
+    """The model and its runner, and how long that took; `context` in positions."""
     began = time.perf_counter()
     if machine == "cuda":
         target: Target = Drawn()

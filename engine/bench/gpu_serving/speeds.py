@@ -12,6 +12,7 @@ def crowd(served: Served, count: int, seed: int) -> Data:
     asks = [served.ask(sizes.short, seed + i, sizes.output) for i in range(count)]
     samples = served.run(asks)
     first, last = max(s.times[0] for s in samples), min(s.times[-1] for s in samples)
+    assert first < last, "the streams never wrote side by side"
     inside = sum(sum(first < when <= last for when in s.times) for s in samples)
     gaps = [
         later - earlier
