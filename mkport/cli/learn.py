@@ -15,7 +15,7 @@ from mkport.errors import UserError
 from mkport.extras import tool
 from mkport.learn.catalogue import Exercise, exercises, find
 from mkport.learn.cut import cut, first_missing, solution
-from mkport.learn.desk import Desk
+from mkport.learn.desk import OLD, Desk
 from mkport.learn.watch import Outcome, check
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -112,7 +112,12 @@ def reset(
     desk = Desk(folder)
     exercise = _chosen(name, desk)
     file = desk.reset(exercise)
-    emit({"exercise": exercise.name, "file": file}, as_json, lambda console: print(file))
+    old = file.with_name(file.name + OLD)
+    told = f"{_at(file)} is as it was in the beginning."
+    if old.is_file():
+        told += f" Yours is in {_near(old)}."
+    data = {"exercise": exercise.name, "file": file, "old": old if old.is_file() else None}
+    emit(data, as_json, lambda console: print(told))
 
 
 @app.command("solution")

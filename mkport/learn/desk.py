@@ -11,6 +11,7 @@ from mkport.learn.catalogue import Exercise, exercises
 from mkport.learn.cut import cut
 
 PROGRESS = "progress.json"
+OLD = ".old"  # behind the name of a file that was put back
 
 
 class Desk:
@@ -42,7 +43,7 @@ class Desk:
             ) from error
         text, _ = cut(exercise.solved.read_text(encoding="utf-8"))
         if path.exists() and (old := path.read_text(encoding="utf-8")) != text:
-            write_text(path.with_name(path.name + ".old"), old)
+            write_text(path.with_name(path.name + OLD), old)
         write_text(path, text)
         self._write({name: at for name, at in self.solved().items() if name != exercise.name})
         return path
