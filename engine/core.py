@@ -11,74 +11,24 @@ alone.
 
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
 
-from mkport.engine.grammar import Matcher
+from mkport.engine.job import Choice, Flight, Job
 from mkport.engine.logprobs import prompt_logprobs, token_logprob
-from mkport.engine.ran import Ran
-from mkport.engine.request import Accepted, Event, Reason, Sampling, Stats, TokenLogprob
+from mkport.engine.request import Accepted, Event, Reason, Stats, TokenLogprob
 from mkport.engine.runner import Runner, StepFailed
-from mkport.engine.sampled import GREEDY, HOST, Draw
-from mkport.engine.sampling import NotFinite, RowError, Sampler
+from mkport.engine.sampled import HOST, Draw
+from mkport.engine.sampling import NotFinite, RowError
 from mkport.engine.scheduler import Scheduler
 from mkport.engine.sequence import PENDING, Part, Plan, State
 from mkport.engine.sequence import Sequence as Tokens
 from mkport.engine.stream import EventStream, wake
-from mkport.engine.text import OutputText
 from mkport.trace import Trace
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(eq=False)
-class Choice:
-    """One of a request's outputs while it grows."""
-
-    index: int
-    sampler: Sampler
-    text: OutputText
-    tokens: Tokens
-    matcher: Matcher | None = None  # of its grammar, if it has one
-
-    @property
-    def draw(self) -> Draw | None:
-        """How the machine is to choose the next token; None when that takes more than it can."""
-        sampler = self.sampler
-        if self.matcher is not None or sampler.edits or sampler.truncates:
-            return None
-        if sampler.greedy:
-            return GREEDY
-        return Draw(sampler.sampling.temperature, sampler.seed, sampler.choice)
-
-
-@dataclass(frozen=True)
-class Flight:
-    """A step that was launched and has not landed."""
-
-    plan: Plan
-    ran: Ran
-    draws: list[Draw | None]  # of the wanted rows; None: the host chooses
-    done: list[bool]  # [parts] whether the last row of a part tells the sequence's next token
-    pending: dict[Tokens, int]  # the place in a sequence that its token will have
-
-    def holds(self, tokens: Tokens) -> bool:
-        """Whether a sequence is in it."""
-        return any(part.sequence is tokens for part in self.plan.parts)
-
-
-@dataclass(eq=False)
-class Job:
-    """A request that the engine has accepted."""
-
-    stream: EventStream
-    prompt: list[int]
-    sampling: Sampling
-    choices: list[Choice]
-    queued: bool = True  # has not begun to run
-    prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
 
 
 class Core:

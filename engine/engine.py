@@ -14,8 +14,8 @@ from typing import Any, Literal, cast, overload
 from mkport.engine.apart import ApartLoop, Build
 from mkport.engine.build import build, opened
 from mkport.engine.capacity import Settings
-from mkport.engine.core import Choice, Job
 from mkport.engine.grammar import Grammars
+from mkport.engine.job import Choice, Job
 from mkport.engine.load import LoadedModel
 from mkport.engine.loop import Loop
 from mkport.engine.request import QueueFull, Reason, Sampling, Stats, TokenLogprob

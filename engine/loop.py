@@ -9,7 +9,8 @@ import time
 from collections.abc import Collection
 from typing import Literal
 
-from mkport.engine.core import Core, Job
+from mkport.engine.core import Core
+from mkport.engine.job import Job
 from mkport.engine.request import QueueFull, Stats
 from mkport.engine.runner import Runner
 from mkport.trace import Trace

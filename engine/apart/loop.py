@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any, Literal
 
 from mkport.engine.build import Built
-from mkport.engine.core import Job
+from mkport.engine.job import Job
 from mkport.engine.request import Event, QueueFull, Stats
 from mkport.engine.stream import EventStream, wake
 from mkport.errors import UserError

@@ -227,6 +227,7 @@ show(trace, "12_serving_engine")
 - `engine/sequence.py`: a sequence and a plan, as plain data.
 - `engine/scheduler.py`: who runs in the next step.
 - `engine/runner.py`: carries a plan out on a machine.
+- `engine/job.py`: requests, their choices, steps under way, as plain data.
 - `engine/core.py`: one round of the loop.
 - `engine/stream.py`: events from the engine's thread to whoever waits.
 - `engine/prefill/`: prompts by PyTorch operators, where a step holds few tokens: on a GPU.

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from mkport.engine.core import Choice, Core, Job
+from mkport.engine.core import Core
 from mkport.engine.holdings import Holdings
+from mkport.engine.job import Choice, Job
 from mkport.engine.prefix import PrefixCache
 from mkport.engine.request import Event, Sampling
 from mkport.engine.sampling import Sampler
