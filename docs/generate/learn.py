@@ -32,6 +32,9 @@ PAGES = ROOT / "docs/learn"
 PICTURE = re.compile(r"^picture: (.*\.svg)$", re.MULTILINE)
 INDEX = """# Learn
 
+You should know Python and a little NumPy. Nothing is asked of CUDA before recipe 14; where a GPU
+differs, there are tabs.
+
 Each recipe is a script that runs from top to bottom on a CPU, in seconds. What stands here as its
 output came from such a run. The files are `recipes/NN_name/recipe.py`. Together they introduce
 every module of the engine, which they import, so that what you read is what serves.
