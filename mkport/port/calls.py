@@ -124,6 +124,8 @@ class Calls(Facts):
         return kind in self._with_bases
 
     def _kind(self, node: "Node", scope: Scope) -> str:
+        if node.type == "call_expression":
+            return self._class_of(node, scope)
         key = scope.find(self.tree.of(node)) if node.type == "identifier" else None
         return self._types.get(key, "") if key is not None else ""
 
@@ -178,14 +180,17 @@ class Calls(Facts):
         control: Value,
     ) -> Value:
         owner, objects = UNIFORM, list[Key]()
-        if made.owner and callee.type == "field_expression":
+        static = bool(re.search(r"\bstatic\b", self._head(made)))  # it has no object
+        if static:
+            pass
+        elif made.owner and callee.type == "field_expression":
             argument = callee.child_by_field_name("argument")
             owner = mixed(self._expression(argument, scope, function, control))
             objects = self._roots(argument, scope)
         elif made.owner and not made.builds and scope.object is not None:
             owner, objects = self.value(scope.object), [scope.object]
         least = Value(control.level, (0, 0, 0) if control.level == BLOCK else None)
-        target = self._instance(made, values, owner, least)
+        target = self._instance(made, values, owner, least, self._numbers(made, callee, scope))
         for (key, shape, _), node, found in zip(target.params, given, lambdas, strict=False):
             if found - self._callable.get(key, set()):
                 self._callable.setdefault(key, set()).update(found)
@@ -207,6 +212,21 @@ class Calls(Facts):
         if made.builds:
             return self.value(target.this)
         return target.result or UNIFORM
+
+    def _numbers(self, made: Function, callee: "Node", scope: Scope) -> tuple[tuple[str, int], ...]:
+        """The numbers that a call names as template arguments, by the template's parameter."""
+        given = next((c for c in walk(callee) if c.type == "template_argument_list"), None)
+        if given is None or given.end_byte != callee.end_byte:
+            return ()
+        found = []
+        names = self.template_names(made)
+        for name, node in zip(names, given.named_children, strict=False):
+            text = self.tree.of(node)
+            key = scope.find(text)
+            number = self.value(key).const if key is not None else self.constants.value(text)
+            if name and number is not None:
+                found.append((name, number))
+        return tuple(found)
 
     def _head(self, made: Function) -> str:
         return self.tree.text[made.node.start_byte : made.body.start_byte]

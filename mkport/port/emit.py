@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from mkport.declare.generate import struct_name
 from mkport.port.geometry import Geometry
-from mkport.port.kernel import Kernel, Param
+from mkport.port.kernel import Kernel, Param, template_of
 from mkport.port.lexer import Token, names, tokens
 from mkport.port.shared import SharedArray, SharedLayout
 from mkport.port.syntax import declared, find
-from mkport.port.unit import Item, Unit, host_ranges
+from mkport.port.unit import Item, Unit, host_ranges, whole_item
 
 COMPUTERS = 256
 RESERVED = {"head", "unused"}  # members of the argument structs
@@ -134,7 +134,8 @@ def _edits(unit: Unit, plan: Plan) -> list[tuple[int, int, str]]:
         edits.append((item.outer.start_byte, item.node.start_byte, ""))
         edits.append((name.start_byte, name.end_byte, plan.kernel.name))
     for array in plan.layout.arrays:
-        edits.append(_shared_edit(array, plan.layout.arrays))
+        edits.append(_shared_edit(unit, plan.items, array, plan.layout.arrays))
+    edits += _places(unit, plan)
     given = list(tokens(unit.text))
     pointers = _immutable_spans(unit, plan)
     for at, token in enumerate(given):
@@ -188,7 +189,34 @@ def _load_name(unit: Unit, plan: Plan, given: Sequence[Token], at: int) -> str:
     return "__ldg" if named and named[0] in plan.immutable else "mk_port_load"
 
 
-def _shared_edit(array: SharedArray, arrays: Sequence[SharedArray]) -> tuple[int, int, str]:
+def _places(unit: Unit, plan: Plan) -> list[tuple[int, int, str]]:
+    """For templates that exist several times: which place in the arena is whose."""
+    edits = []
+    for item in plan.items:
+        slots = next((a.slots for a in plan.layout.arrays if a.slots and _inside(a, item)), ())
+        if not slots:
+            continue
+        head = item.outer.child_by_field_name("parameters")
+        assert head is not None
+        label = f"mk_place_of_{item.name}"
+        first = f"template {unit.tree.of(head)}\nstruct {label};\n"
+        lines = [
+            f"template <> struct {label}<{', '.join(slot)}> {{ enum {{ AT = {at} }}; }};"
+            for at, slot in enumerate(slots)
+        ]
+        start, end = whole_item(unit.text, item.outer.start_byte, item.outer.end_byte)
+        edits.append((start, start, first))
+        edits.append((end, end, "\n" + "\n".join(lines) + "\n"))
+    return edits
+
+
+def _inside(array: SharedArray, item: Item) -> bool:
+    return item.outer.start_byte <= array.node.start_byte < item.outer.end_byte
+
+
+def _shared_edit(
+    unit: Unit, items: Sequence[Item], array: SharedArray, arrays: Sequence[SharedArray]
+) -> tuple[int, int, str]:
     """The declaration that holds an array; those it shares it with come along."""
     node = array.node
     together = [other for other in arrays if other.node == node]
@@ -201,11 +229,16 @@ def _shared_edit(array: SharedArray, arrays: Sequence[SharedArray]) -> tuple[int
         if one.dynamic:
             parts.append(f"{one.type}* {one.name} = &mk_port_shared<{one.type}>({one.offset});")
             continue
+        place = str(one.offset)
+        if one.slots:
+            item = next(item for item in items if _inside(one, item))
+            given = ", ".join(template_of(unit, item)[0])
+            place += f" + {one.size} * mk_place_of_{item.name}<{given}>::AT"
         parts.append(
             f"typedef {one.type} {alias}{one.dims}; "
             f"static_assert(sizeof({alias}) {'==' if one.exact else '<='} {one.size}, "
             '"the size the arena was laid out for"); '
-            f"{alias}& {one.name} = mk_port_shared<{alias}>({one.offset});"
+            f"{alias}& {one.name} = mk_port_shared<{alias}>({place});"
         )
     return node.start_byte, node.end_byte, " ".join(parts)
 

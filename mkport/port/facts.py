@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mkport.port.constants import Constants
 from mkport.port.kernel import Kernel
 from mkport.port.levels import UNIFORM, Block, Value, join
-from mkport.port.syntax import declared, find
+from mkport.port.syntax import declared, find, template_parameters
 from mkport.port.unit import Item, Unit
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class Function:
     result: Value | None = None
     calls: Value | None = None  # under what it is called
     instances: "dict[Signature, Function]" = field(default_factory=dict)
+    bound: tuple[tuple[str, int], ...] = ()  # numbers that its template is given
 
     @property
     def this(self) -> Key:
@@ -111,8 +112,9 @@ class Facts:
         self._count = 0
         self.parameters = {
             name
-            for node in find(unit.tree.root, "template_parameter_list")
-            for name in re.findall(r"(\w+)\s*(?:=[^,]*)?(?:,|>|$)", self.tree.of(node))
+            for node in find(unit.tree.root, "template_declaration")
+            for name, _ in template_parameters(unit.tree, node)
+            if name
         }
         self.types = {n for item in items if item.kind == "type" for n in item.names}
         self._aliases = self._aliases_of(items)
@@ -220,16 +222,21 @@ class Facts:
         return name
 
     def _instance(
-        self, made: Function, values: Sequence[Value], owner: Value, control: Value
+        self,
+        made: Function,
+        values: Sequence[Value],
+        owner: Value,
+        control: Value,
+        bound: tuple[tuple[str, int], ...] = (),
     ) -> Function:
         """The function as it is called with arguments of these levels; its parameters join them."""
         given = tuple((v.level, v.form) for v in values)
-        signature: Signature = (given, owner.level, control.level)
+        signature: Signature = (given, owner.level, control.level, bound)
         instance = made.instances.get(signature)
         if instance is None:
             self._count += 1
             instance = Function(made.name, made.node, made.body, self._count, made.scope,
-                                made.owner, made.kernel, least=made.least)  # fmt: skip
+                                made.owner, made.kernel, least=made.least, bound=bound)  # fmt: skip
             instance.params = [
                 ((key[0], key[1], self._count), shape, kind) for key, shape, kind in made.params
             ]
@@ -247,6 +254,11 @@ class Facts:
             instance.calls = after
             self._changed = True
         return instance
+
+    def template_names(self, made: Function) -> list[str]:
+        """The names of a function template's parameters."""
+        outer = made.node.parent
+        return [] if outer is None else [n for n, _ in template_parameters(self.tree, outer)]
 
     # Values of variables; variables that may be the same memory have one value.
 

@@ -80,7 +80,9 @@ class Fitted(Scanned):
     def _fit(self) -> None:
         step = self.steps.begin("fit")
         assert self.launch is not None
-        self.layout = shared_layout(self.unit, self.kernel, self.items, self.launch.shared)
+        self.layout = shared_layout(
+            self.unit, self.kernel, self.items, self.launch.shared, self.merged.system
+        )
         self.uniformity = Uniformity(
             self.analysed, replace(self.kernel, item=self.seen), self.reached,
             self.launch.block or (1, 1, 1),
@@ -91,6 +93,7 @@ class Fitted(Scanned):
         for array in self.layout.arrays:
             size = f"{array.size} bytes" if array.size is not None else "dynamic"
             where = f" in {array.function}" if array.function else ""
+            where += f", once for each of {len(array.slots)} instances" if array.slots else ""
             step.say(f"  {array.type} {array.name}{array.dims}: {size} at {array.offset}{where}")
         step.say(f"shared memory {self.layout.total} bytes, of {BUDGET}")
         if BESIDE < self.layout.total <= BUDGET:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mkport.errors import UserError
 from mkport.port.finding import Finding, RefusedPort
 from mkport.port.lexer import replace_names, split_list
-from mkport.port.syntax import declared, find
+from mkport.port.syntax import declared, find, template_parameters
 from mkport.port.unit import Item, Unit
 
 # The storage type of what a pointer points to; bool and char are bytes, vectors their parts.
@@ -231,7 +231,7 @@ def read_kernel(unit: Unit, item: Item, instance: Sequence[str]) -> Kernel:
                     "MK102", line, tree.column(node),
                     f"The kernel {item.name} is a template over {listed}, and nothing says for "
                     "which arguments.",
-                    "A task is compiled once, for one set of arguments; which one would be a guess.",
+                    "A task is compiled once, for one set of arguments; which would be a guess.",
                     f'Say for what: --instantiate "{item.name}<{", ".join(missing)}>" with values '
                     "in place of the names.",
                 )
@@ -279,19 +279,8 @@ def too_many(name: str, line: int, words: int) -> Finding:
 
 def template_of(unit: Unit, item: Item) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of a template's parameters, and their defaults."""
-    if item.outer.type != "template_declaration":
-        return (), ()
-    head = item.outer.child_by_field_name("parameters")
-    found, defaults = [], []
-    for child in head.children if head is not None else ():
-        if not child.is_named or child.type == "comment":
-            continue
-        text = unit.tree.of(child)
-        name, _, default = text.partition("=")
-        words = re.findall(r"\w+", name)
-        found.append(words[-1] if len(words) > 1 else "")
-        defaults.append(default.strip())
-    return tuple(found), tuple(defaults)
+    found = template_parameters(unit.tree, item.outer)
+    return tuple(name for name, _ in found), tuple(default for _, default in found)
 
 
 def constant(unit: Unit, text: str, bindings: Mapping[str, str]) -> int | None:

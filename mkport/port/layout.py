@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mkport.port.constants import Constants
 from mkport.port.kernel import Types
 from mkport.port.lexer import replace_names, split_list
-from mkport.port.syntax import declarators, declared, find
+from mkport.port.syntax import declarators, declared, find, template_parameters
 from mkport.port.unit import Item, Unit
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Layouts:
         if type_node.type in _CLASSES and type_node.child_by_field_name("body") is not None:
             one = self.node(type_node, bound, depth + 1)
         else:
-            one = self.of(self.tree.of(type_node), bound, depth + 1)
+            one = self.of(self.tree.type_of(type_node), bound, depth + 1)
         parts = []
         for declarator in names:
             if declarator.type == "function_declarator":
@@ -173,7 +173,7 @@ class Layouts:
             mine = Layout(8, 8, (), True) if pointer else one
             if mine is None:
                 return None
-            parts.append((label, self.tree.of(type_node), mine, count, pointer))
+            parts.append((label, self.tree.type_of(type_node), mine, count, pointer))
         return parts
 
     def _own(self, body: "Node") -> dict[str, str]:
@@ -267,11 +267,11 @@ class Layouts:
     def _bind(
         self, node: "Node", outer: "Node", given: list[str] | None, bound: Bound
     ) -> "tuple[Node, Bound] | None":
-        names, defaults = _template(self.tree, outer)
-        if not names:
+        parameters = template_parameters(self.tree, outer)
+        if not parameters:
             return (node, bound) if given is None else None
         inner: dict[str, str] = {}
-        for at, (name, default) in enumerate(zip(names, defaults, strict=True)):
+        for at, (name, default) in enumerate(parameters):
             value = given[at] if given is not None and at < len(given) else None
             if value is not None:
                 value = replace_names(value, bound.get)
@@ -300,7 +300,7 @@ class Layouts:
                 if "<" not in text or text.split("<")[0].strip() != name:
                     continue
                 own = [re.sub(r"\s+", "", part) for part in _split(text)[2] or []]
-                if _template(self.tree, item.outer)[0]:
+                if template_parameters(self.tree, item.outer):
                     partial = True
                 elif own == wanted:
                     return node, bound
@@ -353,22 +353,6 @@ def _types_in(node: "Node") -> "Iterator[Node]":
     if node.type in ("field_declaration", "declaration", "type_definition") and inner is not None:
         if inner.type in (*_CLASSES, "enum_specifier"):
             yield inner
-
-
-def _template(tree, outer: "Node") -> tuple[list[str], list[str]]:  # type: ignore[no-untyped-def]
-    """The names and defaults of a class template's parameters."""
-    if outer.type != "template_declaration":
-        return [], []
-    head = outer.child_by_field_name("parameters")
-    names, defaults = [], []
-    for child in head.named_children if head is not None else ():
-        if child.type == "comment":
-            continue
-        text, _, default = tree.of(child).partition("=")
-        words = re.findall(r"\w+", text)
-        names.append(words[-1] if len(words) > 1 else "")
-        defaults.append(default.strip())
-    return names, defaults
 
 
 def _split(text: str) -> tuple[str, str, list[str] | None]:

@@ -188,7 +188,7 @@ class Scanned:
                 Finding(
                     "MK102", unit.tree.line(chosen[0].node), unit.tree.column(chosen[0].node),
                     f"The kernel {name} is written out for {listed}, and nothing says which.",
-                    "A task is compiled once, for one set of arguments; which one would be a guess.",
+                    "A task is compiled once, for one set of arguments; which would be a guess.",
                     f'Say which: --instantiate "{name}<{kinds[0]}>".',
                 )
             )  # fmt: skip

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from mkport.port.constants import Constants
 from mkport.port.finding import Finding, RefusedPort
+from mkport.port.instances import bindings_of, instances_of
 from mkport.port.kernel import Kernel, template_of
 from mkport.port.layout import Layout, Layouts
-from mkport.port.lexer import replace_names, split_list
 from mkport.port.syntax import declarators, declared, find
 from mkport.port.unit import Item, Unit
 
@@ -37,6 +37,7 @@ class SharedArray:
     line: int
     node: "Node" = field(repr=False, compare=False)
     exact: bool = True  # the size; else there is room for any plain type
+    slots: tuple[tuple[str, ...], ...] = ()  # the instances that have a place each of this size
 
     @property
     def dynamic(self) -> bool:
@@ -66,9 +67,13 @@ class SharedLayout:
 
 
 def shared_layout(
-    unit: Unit, kernel: Kernel, items: Sequence[Item], dynamic: int | None
+    unit: Unit,
+    kernel: Kernel,
+    items: Sequence[Item],
+    dynamic: int | None,
+    headers: Sequence[str] = (),
 ) -> SharedLayout:
-    """Lays out the shared arrays that a kernel reaches.
+    """Lays out the shared arrays that a kernel reaches. `headers` are those that the file includes.
 
     Raises RefusedPort for a size that cannot be told, or arrays of a helper of which there would be
     several at once.
@@ -79,9 +84,10 @@ def shared_layout(
     for item in items:
         nodes = [node for node in find(item.outer, "declaration") if _is_shared(unit, node)]
         statics = [node for node in nodes if "extern" not in _head(unit, node)]
-        if statics and not item.kernel and item.outer.type == "template_declaration":
-            _check_single(unit, items, item, statics[0])
-        bindings = _bindings(unit, kernel, items, item, 0) if nodes else {}
+        slots: tuple[tuple[str, ...], ...] = ()
+        if statics:
+            slots = instances_of(unit, kernel, items, item, statics[0], headers)
+        bindings = bindings_of(unit, kernel, items, item) if nodes else {}
         for node in nodes:
             head = _head(unit, node)
             aligned = [int(n) for n in re.findall(r"(?:__align__|alignas)\s*\(\s*(\d+)", head)]
@@ -105,6 +111,13 @@ def shared_layout(
                                              tree.line(node), node))  # fmt: skip
                     continue
                 laid, exact = _laid_out(unit, item, bindings, type_node, dims, text), True
+                if slots:
+                    exact, parameters = False, template_of(unit, item)[0]
+                    laid = _largest([
+                        _laid_out(unit, item, dict(zip(parameters, slot, strict=True)), type_node,
+                                  dims, text)
+                        for slot in slots
+                    ])  # fmt: skip
                 if laid is None and _open_type(unit, item, bindings, base):
                     one = _array(unit, bindings, Layout(16, 16), dims, text)
                     laid, exact = one, False
@@ -115,8 +128,8 @@ def shared_layout(
                 align = max(*aligned, laid.align)
                 at = -(-at // align) * align
                 found.append(SharedArray(label, base, dims, laid.size, at, function,
-                                         tree.line(node), node, exact))  # fmt: skip
-                at += laid.size
+                                         tree.line(node), node, exact, slots))  # fmt: skip
+                at += laid.size * max(len(slots), 1)
     layout = SharedLayout(tuple(found), at, dynamic or 0)
     placed = [
         array if array.size is not None else _placed(array, layout.dynamic_offset)
@@ -125,36 +138,14 @@ def shared_layout(
     return SharedLayout(tuple(placed), at, dynamic or 0)
 
 
-def _calls(unit: Unit, items: Sequence[Item], helper: Item) -> list[tuple[Item, str]]:
-    """Where a function is called, and how it is named there."""
-    found = []
-    for item in items:
-        for call in find(item.outer, "call_expression"):
-            function = call.child_by_field_name("function")
-            text = unit.tree.of(function) if function is not None else ""
-            if re.split(r"[<(]", text)[0].split("::")[-1].strip() in helper.names:
-                found.append((item, re.sub(r"\s+", "", text)))
-    return found
-
-
-def _bindings(
-    unit: Unit, kernel: Kernel, items: Sequence[Item], item: Item, depth: int
-) -> dict[str, str]:
-    """A template's arguments, where the one place that uses it says them."""
-    if item == kernel.item:
-        return kernel.bindings
-    if item.outer.type != "template_declaration" or depth > 8:
-        return {}
-    calls = _calls(unit, items, item)
-    if len({text for _, text in calls}) != 1 or "<" not in calls[0][1]:
-        return {}
-    caller, text = calls[0]
-    outer = _bindings(unit, kernel, items, caller, depth + 1)
-    given = split_list(text[text.index("<") + 1 : text.rindex(">")])
-    names, _ = template_of(unit, item)
-    return {
-        name: replace_names(value, outer.get) for name, value in zip(names, given, strict=False)
-    }
+def _largest(found: Sequence[Layout | None]) -> Layout | None:
+    """Room for any of some layouts, at any place of its own."""
+    known = [one for one in found if one is not None]
+    if len(known) < len(found):
+        return None
+    align = max(one.align for one in known)
+    size = max(one.size for one in known)
+    return Layout(-(-size // align) * align, align)
 
 
 def _open_type(unit: Unit, item: Item, bindings: dict[str, str], base: str) -> bool:
@@ -209,26 +200,6 @@ def _array(
             return None
         one = one.times(value)
     return one
-
-
-def _check_single(unit: Unit, items: Sequence[Item], helper: Item, node: "Node") -> None:
-    """A template's static arrays exist once an instance: there may be one instance alone."""
-    tree = unit.tree
-    calls = [text for _, text in _calls(unit, items, helper)]
-    explicit = len(set(calls)) == 1 and all("<" in call for call in calls)
-    if len(calls) > 1 and not explicit:
-        line = tree.line(node)
-        raise RefusedPort(
-            Finding(
-                "MK123", line, tree.column(node),
-                f"`{' '.join(tree.of(node).split())}` stands in the template {helper.name}, which "
-                f"is used in {len(calls)} places.",
-                "Each instance has an array of its own in the original; in the arena they would "
-                "be one, and overwrite each other.",
-                f"Declare the array in the kernel and pass it to {helper.name}, or make "
-                f"{helper.name} an ordinary function.",
-            )
-        )  # fmt: skip
 
 
 def _unknown(unit: Unit, node: "Node", what: str, fix: str) -> Finding:

@@ -4,13 +4,13 @@ Trees serve analysis and byte-exact rewriting alike: places in the tree are plac
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
 from mkport.errors import UserError
 from mkport.extras import install
-from mkport.port.lexer import blanked, tokens
+from mkport.port.lexer import Token, blanked, tokens
 
 if TYPE_CHECKING:
     from tree_sitter import Node, Parser
@@ -20,6 +20,8 @@ _ATTRIBUTES = (
     "__align__ alignas __cluster_dims__ __block_size__ __maxnreg__ __attribute__ __declspec "
     "__launch_bounds__"
 ).split()
+_NO_TYPES = ("template", "operator", "return", "case", "using", "typedef", "friend", "else", "if")
+_PLAIN = ("float", "double", "int", "unsigned", "char", "short", "long", "bool", "void", "signed")
 _WORDS = ("__forceinline__", "__noinline__", "__inline__", "__host__", "__grid_constant__")
 _RENAMED = {"__restrict": "restrict  ", "__volatile__": "volatile    ", "__asm__": "asm    "}
 
@@ -63,10 +65,44 @@ def readable(text: str) -> str:
                 if depth == 0:
                     ranges.append((token.start, given[close].start + 1))
                     break
+    ranges += _arguments_of_declared_types([t for t in given if not t.blank])
     text = blanked(text, ranges)
     for word, known in _RENAMED.items():
         text = re.sub(rf"\b{word}\b", known[: len(word)], text)
     return text
+
+
+def _arguments_of_declared_types(given: Sequence[Token]) -> Iterator[tuple[int, int]]:
+    """Where a statement that declares something has a type's template arguments: `A<4> b = c;`,
+    which the grammar takes for two comparisons."""
+    for at, token in enumerate(given):
+        if token.text not in (";", "{", "}"):
+            continue
+        here = at + 1
+        while here < len(given) and given[here].text in ("const", "constexpr", "static"):
+            here += 1
+        while here + 2 < len(given) and given[here + 1].text == "::":
+            here += 2
+        if here + 1 >= len(given) or given[here].kind != "name" or given[here + 1].text != "<":
+            continue
+        if given[here].text in _NO_TYPES:
+            continue
+        depth, end = 0, here + 1
+        while end < len(given):
+            text = given[end].text
+            depth += (text == "<") - (text == ">")
+            if depth == 0:
+                break
+            if text in _PLAIN or not (given[end].kind in ("name", "number") or text in "<>,::"):
+                break
+            end += 1
+        if depth or end + 2 >= len(given):
+            continue
+        start, stop = given[here + 1].start, given[end].start + 1
+        if given[end + 1].text in ("*", "&"):
+            end += 1
+        if given[end + 1].kind == "name" and given[end + 2].text in ("=", ";", "(", "{", "[", ","):
+            yield start, stop
 
 
 class Tree:
@@ -79,6 +115,19 @@ class Tree:
     def of(self, node: "Node") -> str:
         """The text of a node."""
         return self.text[node.start_byte : node.end_byte]
+
+    def type_of(self, node: "Node") -> str:
+        """The text of a type, with template arguments that the grammar was not shown."""
+        end = node.end_byte
+        found = re.compile(r"\s*<").match(self.text, end)
+        if found is None:
+            return self.of(node)
+        depth = 0
+        for at in range(found.end() - 1, len(self.text)):
+            depth += (self.text[at] == "<") - (self.text[at] == ">")
+            if depth == 0:
+                return self.text[node.start_byte : at + 1]
+        return self.of(node)
 
     def line(self, node: "Node") -> int:
         """Its 1-based line."""
@@ -127,6 +176,33 @@ def declared(node: "Node") -> "Node | None":
             return None
         node = inner
     return None
+
+
+def template_parameters(tree: "Tree", outer: "Node") -> list[tuple[str, str]]:
+    """The names and defaults of a template's parameters, "" for what is not there."""
+    head = outer.child_by_field_name("parameters")
+    if outer.type != "template_declaration" or head is None:
+        return []
+    found = []
+    for child in head.named_children:
+        if child.type == "comment":
+            continue
+        default = child.child_by_field_name("default_value") or child.child_by_field_name(
+            "default_type"
+        )
+        declarator = child.child_by_field_name("declarator")
+        if "type_parameter" in child.type or "template_template" in child.type:
+            names = [n for n in find(child, "type_identifier") if n != default]
+            if default is not None:
+                names = [n for n in names if n.end_byte <= default.start_byte]
+            name = names[-1] if names else None
+        else:
+            name = declared(declarator) if declarator is not None else None
+        found.append((
+            tree.of(name) if name is not None else "",
+            tree.of(default) if default is not None else "",
+        ))  # fmt: skip
+    return found
 
 
 DECLARATORS = (

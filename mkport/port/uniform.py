@@ -14,7 +14,7 @@ from mkport.port.expressions import Expressions
 from mkport.port.facts import LOOPS, Function, Scope
 from mkport.port.finding import Finding, RefusedPort
 from mkport.port.kernel import Kernel
-from mkport.port.levels import ANY_LANE, BLOCK, UNIFORM, Value, join, mixed, under
+from mkport.port.levels import ANY_LANE, BLOCK, UNIFORM, Value, join, mixed, number, under
 from mkport.port.syntax import declarators, declared, find, walk
 from mkport.port.unit import Item, Unit
 
@@ -61,6 +61,10 @@ class Uniformity(Expressions):
         for key, _, _ in function.params:
             if key[0]:
                 scope.names[key[0]] = key
+        for name, const in function.bound:
+            key = (name, function.node.start_byte, function.number)
+            scope.names[name] = key
+            self._values[key] = number(const)
         control = function.calls or UNIFORM
         for goto in find(function.body, "goto_statement"):
             if self._control.get((function.number, goto.start_byte), UNIFORM).level > BLOCK:

@@ -258,7 +258,7 @@ def host_ranges(unit: Unit, roots: Iterable[Item], also: str = "") -> list[tuple
     for node in unit.tree.root.children:
         if node.is_error:
             ranges.append((node.start_byte, node.end_byte))
-    return [_whole(unit.text, start, end) for start, end in ranges]
+    return [whole_item(unit.text, start, end) for start, end in ranges]
 
 
 _BEFORE = re.compile(
@@ -267,7 +267,7 @@ _BEFORE = re.compile(
 )
 
 
-def _whole(text: str, start: int, end: int) -> tuple[int, int]:
+def whole_item(text: str, start: int, end: int) -> tuple[int, int]:
     """A range with what the grammar leaves outside: specifiers in front, a semicolon behind."""
     found = _BEFORE.search(text, max(0, start - 200), start)
     behind = re.compile(r"\s*;").match(text, end)

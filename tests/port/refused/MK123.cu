@@ -1,12 +1,12 @@
 // --block 32
-template <class T>
-__device__ T first_of(T x) {
+template <class T, class Index>
+__device__ T at(T x, Index i) {
   __shared__ T s[32];
   s[threadIdx.x] = x;
   __syncthreads();
-  return s[0];
+  return s[i];
 }
 __global__ void both(float* x, int* i) {
-  x[threadIdx.x] = first_of(x[threadIdx.x]);
-  i[threadIdx.x] = first_of(i[threadIdx.x]);
+  x[threadIdx.x] = at(x[threadIdx.x], 3);
+  i[threadIdx.x] = at(i[threadIdx.x], 3u);
 }

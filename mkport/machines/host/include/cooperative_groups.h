@@ -29,7 +29,10 @@ struct thread_block {
     return dim3(blockDim.x, blockDim.y, blockDim.z);
   }
 };
-__device__ __forceinline__ thread_block this_thread_block() { return thread_block(); }
+__device__ __forceinline__ thread_block this_thread_block() {
+  thread_block block;
+  return block;
+}
 
 template <unsigned width, class Parent = void>
 struct thread_block_tile {
@@ -85,11 +88,20 @@ struct thread_block_tile {
     return mk_own(__match_any_sync(mk_mask(), x));
   }
 };
-template <unsigned width, class Parent>
-__device__ __forceinline__ thread_block_tile<width, Parent> tiled_partition(const Parent& parent) {
-  thread_block_tile<width, Parent> tile;
+template <unsigned width>
+__device__ __forceinline__ thread_block_tile<width, thread_block> tiled_partition(
+    const thread_block& block) {
+  thread_block_tile<width, thread_block> tile;
+  tile.place = block.thread_rank() / width;
+  tile.count = (block.size() + width - 1) / width;
+  return tile;
+}
+template <unsigned width, unsigned whole, class Parent>
+__device__ __forceinline__ thread_block_tile<width, thread_block_tile<whole, Parent>>
+tiled_partition(const thread_block_tile<whole, Parent>& parent) {
+  thread_block_tile<width, thread_block_tile<whole, Parent>> tile;
   tile.place = parent.thread_rank() / width;
-  tile.count = (parent.size() + width - 1) / width;
+  tile.count = whole / width;
   return tile;
 }
 
