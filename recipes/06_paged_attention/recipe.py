@@ -151,7 +151,7 @@ for op in (ATTENTION, COMBINE):
 
 # %% [markdown] tab="CPU"
 """
-A tile on a CPU is one split of one sequence for one key head. It walks along sixteen keys at a
+A tile on a CPU is one split for one token and one key head. It walks along sixteen keys at a
 time, and of each block takes the products, the new maximum, the exponentials and the weighted
 sums while the keys are in the cache. The exponential is a polynomial of our own, the same on
 every machine, as a mathematical library's differs from the next one's in the last bit.

@@ -131,7 +131,7 @@ there is nothing to assume about the router.
 
 An empty task costs next to nothing: it reads one integer. The alternative, signalling only for
 work that was done, would need targets that are computed while the step runs, and a proof that
-holds for whatever comes out. Many megakernels hang at exactly this place.
+holds for whatever comes out.
 """
 
 # %%

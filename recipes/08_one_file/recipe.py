@@ -39,9 +39,9 @@ The model family builds the graph of a whole step from the config. We look at th
 first layer: norm, the three projections, attention over splits of the cache, the join, the output
 product that adds to the residual stream, and the gated feed-forward.
 
-A tile of a product is sixteen columns of its output, or one head where a rotation follows; a tile
-of a norm is one row of the step's six. That is why the tile counts differ, and why a record,
-which can hold many tiles, is the unit of signalling and not the tile.
+A tile of a product is sixteen columns of its output, a tile of a norm is one row of the step's
+six. That is why the tile counts differ, and why a record, which can hold many tiles, is the unit
+of signalling and not the tile.
 """
 
 # %%
