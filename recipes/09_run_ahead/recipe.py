@@ -201,9 +201,10 @@ Who reads ahead depends on the machine:
 
 # %% [markdown] tab="CPU"
 """
-Nobody has to. The hardware's prefetcher sees that a task walks along memory and asks for the next
-lines; between two tasks it loses the trail for a moment. Fetching the next task's weights by
-hand, while a worker waits, was tried and gave nothing.
+With a single token nobody has to. The hardware's prefetcher sees that a task walks along memory
+and asks for the next lines; fetching the next task's weights by hand while a worker waits was
+tried and gave nothing. With several tokens a tile's weights are used more than once, memory
+stands idle meanwhile, and the tasks ask for the next tile's weights themselves.
 """
 
 # %% [markdown] tab="CUDA"
@@ -211,8 +212,7 @@ hand, while a worker waits, was tried and gave nothing.
 A multiprocessor fetches nothing that was not asked for. So one warp of each worker, the loader,
 runs through the list of records ahead of the others, asks for the weights of the next ones, and
 stops when the ring is full. Each chunk that arrives opens a barrier for the warps that compute,
-and each that they have used opens one for the loader. On a decode step the ring is never empty
-for long but behind a router.
+and each that they have used opens one for the loader.
 """
 
 # %% [markdown]

@@ -127,7 +127,7 @@ Python over 49,152 numbers after the step.
 
 # %% [markdown] tab="CUDA"
 """
-On a GPU a row of logits is 200 KB that would cross a bus which is a hundred times slower than the
+On a GPU a row of logits is 200 KB that would cross a bus which is dozens of times slower than the
 memory, and the next step would wait for the answer. With the draw in the kernel, the next step
 reads the token from the GPU's own memory, and the host learns it while that step runs already.
 """

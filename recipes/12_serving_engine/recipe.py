@@ -9,7 +9,7 @@ bookkeeping about pages and tokens, in plain Python, and it can be tested withou
 
 The numbers that decide: keys and values of one token take 23 KB in the small model of this course
 and 200 KB or more in large ones. A dozen conversations of a thousand tokens each take as much
-memory as the small model's weights. Memory for them runs out long before anything else does.
+memory as the small model's weights. Memory for them is what runs out first.
 
 This recipe takes the engine apart from the bottom: pages, the prefix cache, the scheduler, the
 loop. Then it puts a model in and serves. The last cell starts a server, which is the extra
