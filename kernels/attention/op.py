@@ -19,7 +19,7 @@ from mkport.declare.valid import (
     within,
 )
 
-SPLIT = 256  # keys in a split
+SPLIT = 512  # keys in a split
 BLOCK = 16  # keys scored together: one vector of scores
 PAST, NOW = 0, 1  # the logical cache is [row, past or now, head column]
 
@@ -45,11 +45,11 @@ def shared(a, rows):
     """Bytes of 8 warps' sums, m and l.
 
     On the tensor cores those of 8 queries, and the queries; otherwise of one query, and the weights
-    of each warp's 32 keys.
+    of each warp's 64 keys.
     """
     if a.k_pages.dtype == "bf16" and a.head_dim in (64, 128):
         return 8 * 8 * 4 * (a.head_dim + 4 + 2) + 8 * 2 * (a.head_dim + 32)
-    return 8 * 4 * (a.head_dim + 2 + 32)
+    return 8 * 4 * (a.head_dim + 2 + 64)
 
 
 def access(a, tile):
@@ -134,8 +134,8 @@ OP = Op(
         "GPU, bfloat16 cache and heads of 64 or 128: blocks go to 8 warps in turn; scores of "
         "queries rounded to bfloat16, even and odd steps of 16 columns apart; a block's weights "
         "are joined in halves, and rounded to bfloat16 when they meet the values. GPU otherwise: "
-        "warp w has keys 32 w on; fused multiply-adds, ascending. Both: warps in order by fused "
-        "multiply-adds with e^(m_w - m)"
+        "warp w has keys 64 w on, a lane two of them, 32 apart; fused multiply-adds, ascending. "
+        "Both: warps in order by fused multiply-adds with e^(m_w - m)"
     ),
     folder=Path(__file__).parent,
 )

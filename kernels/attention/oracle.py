@@ -10,7 +10,7 @@ SMOL = {"heads": 9, "kv_heads": 3, "head_dim": 64, "page": 16}
 SHAPES = {
     "one short token": {"places": [(0, 4)], **SMOL},
     "ragged batch, idle rows": {
-        "places": [(2, 254), (0, 255), (1, 256), (3, 0), (4, 599)],
+        "places": [(2, 510), (0, 511), (1, 512), (3, 0), (4, 1199)],
         "tokens": 8,
         **SMOL,
     },
@@ -22,7 +22,7 @@ SHAPES = {
         "page": 16,
     },
     "chunk across a split": {
-        "places": [(0, 252 + i) for i in range(8)],
+        "places": [(0, 508 + i) for i in range(8)],
         "heads": 4,
         "kv_heads": 2,
         "head_dim": 64,
@@ -44,14 +44,14 @@ SHAPES = {
     },
     "window below a page": {"places": [(i, 4 + i) for i in range(3)], "window": 6, **SMOL},
     "window in a split": {
-        "places": [(0, 98), (1, 99), (2, 100), (3, 300), (4, 511)],
+        "places": [(0, 98), (1, 99), (2, 100), (3, 600), (4, 1023)],
         "window": 100,
         **SMOL,
         "page": 64,
     },
     "window over splits": {
-        "places": [(0, 298), (1, 299), (2, 300), (3, 811), (4, 599)],
-        "window": 300,
+        "places": [(0, 598), (1, 599), (2, 600), (3, 1611), (4, 1199)],
+        "window": 600,
         "heads": 4,
         "kv_heads": 4,
         "head_dim": 16,
@@ -159,7 +159,7 @@ def call_standalone_cuda(launch, a):
     if kernel == "attention_bf16" and dim in (64, 128):
         shared = 8 * 2 * 2 * 16 * dim * 2 + 2 * 8 * 8 * (dim + 4 + 2) * 4
     else:
-        shared = 8 * (dim + 2 + 32) * 4
+        shared = 8 * (dim + 2 + 64) * 4
     blocks = min(live * a.splits * a.kv_heads, launch.multiprocessors)
     if live:
         launch(kernel, blocks, 256, shared, *tensors, live, *sizes, a.scale)

@@ -7,7 +7,8 @@
 
 typedef unsigned short bf16;
 
-const int SPLIT = 256, BLOCK = 16, GROUP = 8, WARPS = 8;
+const int SPLIT = 512, BLOCK = 16, GROUP = 8, WARPS = 8;
+const int SHARE = SPLIT / WARPS;  // keys of a warp where there are no tensor cores
 const int STAGES = 2;  // blocks of keys and values that a warp has under way
 const int PAD = 4;     // floats between the sums of two queries
 const float LOG2_E = 1.44269504f;
@@ -354,8 +355,8 @@ __device__ inline void multiply(const Shape& a, const float* q, const int* rows,
 __device__ inline float widen(bf16 x) { return __uint_as_float(static_cast<unsigned>(x) << 16); }
 __device__ inline float widen(float x) { return x; }
 
-// Any head, one query of a tile: a thread a key, then a lane a column; warp w has keys 32 w to
-// 32 w + 31.
+// Any head, one query of a tile: a lane two keys, 32 apart, then a lane a column; warp w has keys
+// 64 w to 64 w + 63.
 template <class T>
 __device__ inline void walk(const Shape& a, const Tile& t, const float* q, const int* page_table,
                             const T* keys, const T* values, float* partial, int head,
@@ -365,36 +366,41 @@ __device__ inline void walk(const Shape& a, const Tile& t, const float* q, const
   float* sums = reinterpret_cast<float*>(shared);  // [WARPS][head_dim]
   float* ml = sums + WARPS * a.head_dim;           // [WARPS][2]
   float* weights = ml + WARPS * 2;                 // [SPLIT]
-  const int key = begin + threadIdx.x;
-  const bool seen = key >= t.first() && key < t.end();
-  float m = __uint_as_float(0xff800000u), weight = 0.0f;
-  if (seen) {
-    const float* x = q + (static_cast<long long>(t.token) * a.heads + head) * a.head_dim;
+  const float* x = q + (static_cast<long long>(t.token) * a.heads + head) * a.head_dim;
+  float score[SHARE / 32], m = __uint_as_float(0xff800000u), l = 0.0f;
+  for (int i = 0; i < SHARE / 32; i++) {
+    const int key = begin + warp * SHARE + i * 32 + lane;
+    score[i] = __uint_as_float(0xff800000u);
+    if (key < t.first() || key >= t.end()) continue;
     const T* row = keys + row_of(a, kv_head, page_of(a, t, page_table, key), key);
     float sum[4] = {};
     for (int d = 0; d < a.head_dim; d++) sum[d % 4] = __fmaf_rn(widen(row[d]), x[d], sum[d % 4]);
-    m = __fmul_rn(__fadd_rn(__fadd_rn(sum[0], sum[1]), __fadd_rn(sum[2], sum[3])), a.scale);
+    score[i] = __fmul_rn(__fadd_rn(__fadd_rn(sum[0], sum[1]), __fadd_rn(sum[2], sum[3])), a.scale);
+    m = fmaxf(m, score[i]);
   }
-  const float score = m;
   for (int mask = 16; mask; mask /= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, mask));
-  if (seen) weight = power(__fadd_rn(score, -m));
-  float l = weight;
-  for (int mask = 16; mask; mask /= 2) l = __fadd_rn(l, __shfl_xor_sync(~0u, l, mask));
   __syncthreads();  // the query before this one has been joined
-  weights[threadIdx.x] = weight;
+  for (int i = 0; i < SHARE / 32; i++) {
+    const float weight =
+        score[i] == __uint_as_float(0xff800000u) ? 0.0f : power(__fadd_rn(score[i], -m));
+    weights[warp * SHARE + i * 32 + lane] = weight;
+    l = __fadd_rn(l, weight);
+  }
+  for (int mask = 16; mask; mask /= 2) l = __fadd_rn(l, __shfl_xor_sync(~0u, l, mask));
   ml[warp * 2] = m;
   ml[warp * 2 + 1] = l;
   __syncthreads();
   for (int d = lane; d < a.head_dim; d += 32) {
     float sum = 0.0f;
-    for (int j = begin + warp * 32; j < begin + warp * 32 + 32; j++)
+    for (int j = begin + warp * SHARE; j < begin + (warp + 1) * SHARE; j++)
       if (j >= t.first() && j < t.end())
         sum = __fmaf_rn(widen(values[row_of(a, kv_head, page_of(a, t, page_table, j), j) + d]),
                         weights[j - begin], sum);
     sums[warp * a.head_dim + d] = sum;
   }
   __syncthreads();
-  const int skipped = (t.first() - begin) / 32, warps = (t.end() - 1 - begin) / 32 + 1 - skipped;
+  const int skipped = (t.first() - begin) / SHARE;
+  const int warps = (t.end() - 1 - begin) / SHARE + 1 - skipped;
   const long long row = (static_cast<long long>(t.token) * a.splits + t.split) * a.heads + head;
   for (int d = threadIdx.x * 4; d < a.head_dim; d += 256 * 4)
     join(partial + row * (a.head_dim + 16), a.head_dim, sums + skipped * a.head_dim, a.head_dim,

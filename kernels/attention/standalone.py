@@ -1,4 +1,4 @@
-"""Paged attention of long sequences on a CPU: one split of 256 keys at a time, for grouped heads.
+"""Paged attention of long sequences on a CPU: one split of 512 keys at a time, for grouped heads.
 
 Rung 3: keys in blocks of 16. What changes: a step is a block, not a key. A block's scores are found
 together and the maximum moves once a block; its keys and values stay in the cache for all query
@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic, overload
 
-SPLIT, BLOCK, LANES, CHAINS = 256, 16, 16, 4
+SPLIT, BLOCK, LANES, CHAINS = 512, 16, 16, 4
 
 # exp: 2^n times a polynomial in r = x - n ln 2 (coefficients of Cephes' expf)
 LOG2E = np.float32(1.44269504088896341)

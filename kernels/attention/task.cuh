@@ -4,7 +4,7 @@
 // columns, even ones to sum 0, odd ones to sum 1, sum 0 + sum 1, times scale. A block's weights
 // e^(s - m') join key j with j + 8, then in halves; l' = fma(l, e^(m - m'), their sum);
 // acc' = acc * e^(m - m'), then the block's values times its weights, rounded to bfloat16.
-// Otherwise: warp w has keys 32 w to 32 w + 31 of the split. Scores: fused multiply-adds, column i
+// Otherwise: warp w has keys 64 w to 64 w + 63 of the split, a lane two of them, 32 apart. Scores: fused multiply-adds, column i
 // to sum i % 4, (0 + 1) + (2 + 3), times scale; weights joined in halves; values by fused
 // multiply-adds, keys ascending.
 // Both: warps in order by fused multiply-adds with e^(m_w - m). Powers by the GPU's 2^x.
@@ -14,7 +14,8 @@
 // warp that reads them.
 struct attention : MkBody {
   enum {
-    SPLIT = 256,  // keys
+    SPLIT = 512,  // keys
+    SHARE = SPLIT / MK_COMPUTE_WARPS,  // of them, a warp's where there are no tensor cores
     BLOCK = 16,
     GROUP = 8,    // queries that are multiplied side by side
     CHUNK = 32768,  // bytes of keys and values that come together
@@ -476,7 +477,7 @@ struct attention : MkBody {
     mk_store(out + dim + 1, l);
   }
 
-  // Any head, one query: a lane a key, then a lane a vector of values.
+  // Any head, one query: a lane two keys, then a lane a vector of values.
   template <class T>
   MK_DEVICE static void walk(const AttentionArgs& a, const Seen& s, int g, const T* keys,
                              const T* values, MkCompute& c) {
@@ -484,36 +485,30 @@ struct attention : MkBody {
     const int head = s.kv_head * (a.heads / a.kv_heads) + g, dim = a.head_dim;
     float* sums = reinterpret_cast<float*>(c.arena);                       // [warps][dim]
     float* ml = sums + MK_COMPUTE_WARPS * dim;                             // [warps][2]
-    float* weights = ml + MK_COMPUTE_WARPS * 2 + mk_warp() * 32;           // [warps][32]
-    const int begin = s.split * SPLIT, mine = begin + mk_warp() * 32;      // the warp's first key
-    const int skipped = (s.first - begin) / 32;                            // warps without a key
-    const int j = mine + mk_lane();
-    const bool sees = j >= s.first && j < s.end;
-    float score = unseen();
-    if (sees) {
-      const float* q = a.q + (int64_t(s.token) * a.heads + head) * dim;
-      const T* key = keys + s.at(a, j);
-      float sum[4] = {0, 0, 0, 0};
-      for (int d = 0; d < dim; d += WIDTH) {
-        const mk_word4 k = mk_load_coherent16(key + d);
-        for (int i = 0; i < WIDTH; i += 4) {
-          const mk_float4 x = mk_load_coherent4(q + d + i);
-          for (int n = 0; n < 4; n++) sum[n] = mk_fma(wide(k, i + n, key), x.v[n], sum[n]);
-        }
-      }
-      score = mk_mul(mk_add(mk_add(sum[0], sum[1]), mk_add(sum[2], sum[3])), a.scale);
+    float* weights = ml + MK_COMPUTE_WARPS * 2 + mk_warp() * SHARE;        // [warps][SHARE]
+    const int begin = s.split * SPLIT, mine = begin + mk_warp() * SHARE;   // the warp's first key
+    const int skipped = (s.first - begin) / SHARE;                         // warps without a key
+    const float* q = a.q + (int64_t(s.token) * a.heads + head) * dim;
+    float scores[SHARE / 32], m = unseen(), l = 0.0f;
+    for (int i = 0; i < SHARE / 32; i++) {
+      const int j = mine + i * 32 + mk_lane();
+      scores[i] = j >= s.first && j < s.end ? score(a, q, keys + s.at(a, j), dim) : unseen();
+      m = mk_max(m, scores[i]);
     }
-    const float m = mk_warp_max(score);
-    const float weight = sees ? power(mk_add(score, -m)) : 0.0f;
-    const float l = mk_warp_sum(weight);
+    m = mk_warp_max(m);
     c.sync();  // what was in the arena has been read
-    weights[mk_lane()] = weight;
+    for (int i = 0; i < SHARE / 32; i++) {
+      const float weight = scores[i] == unseen() ? 0.0f : power(mk_add(scores[i], -m));
+      weights[i * 32 + mk_lane()] = weight;
+      l = mk_add(l, weight);
+    }
+    l = mk_warp_sum(l);
     if (mk_lane() == 0) {
       ml[mk_warp() * 2] = m;
       ml[mk_warp() * 2 + 1] = l;
     }
     mk_sync_warp();
-    const int first = mine > s.first ? mine : s.first, end = least(mine + 32, s.end);
+    const int first = mine > s.first ? mine : s.first, end = least(mine + SHARE, s.end);
     for (int d = mk_lane() * WIDTH; d < dim; d += 32 * WIDTH) {
       float y[WIDTH] = {};
       for (int i = first; i < end; i++) {
@@ -524,10 +519,23 @@ struct attention : MkBody {
     }
     c.sync();
     const int64_t row = (int64_t(s.token) * a.splits + s.split) * a.heads + head;
-    const int warps = (s.end - 1 - begin) / 32 + 1 - skipped;
+    const int warps = (s.end - 1 - begin) / SHARE + 1 - skipped;
     float* partial = a.partial + row * (dim + 16);
     for (int d = mk_thread() * 4; d < dim; d += MK_COMPUTERS * 4)
       join(partial, dim, sums + skipped * dim, dim, ml + skipped * 2, 2, d, warps);
+  }
+  template <class T>
+  MK_DEVICE static float score(const AttentionArgs& a, const float* q, const T* key, int dim) {
+    enum { WIDTH = 16 / sizeof(T) };
+    float sum[4] = {0, 0, 0, 0};
+    for (int d = 0; d < dim; d += WIDTH) {
+      const mk_word4 k = mk_load_coherent16(key + d);
+      for (int i = 0; i < WIDTH; i += 4) {
+        const mk_float4 x = mk_load_coherent4(q + d + i);
+        for (int n = 0; n < 4; n++) sum[n] = mk_fma(wide(k, i + n, key), x.v[n], sum[n]);
+      }
+    }
+    return mk_mul(mk_add(mk_add(sum[0], sum[1]), mk_add(sum[2], sum[3])), a.scale);
   }
   MK_DEVICE static float wide(const mk_word4& x, int i, const mk_bf16*) {
     return mk_widen(static_cast<mk_bf16>(x.v[i / 2] >> i % 2 * 16));

@@ -28,7 +28,7 @@ from mkport.machines.cpu.vector import (
     zeros,
 )
 
-ATTENTION_SPLIT = 256  # keys
+ATTENTION_SPLIT = 512  # keys
 ATTENTION_UNSEEN = float("-inf")  # the score of a key that the token does not see
 ATTENTION_STATE = 320  # of a head in the arena, beside its sums
 

@@ -9,19 +9,24 @@ from mkport.kernels.attention.op import SPLIT
 SHAPES = {
     "one token": {"positions": [4], "heads": 9, "head_dim": 64},
     "ragged batch, idle rows": {
-        "positions": [254, 0, 255, 600, 256],
+        "positions": [510, 0, 511, 1200, 512],
         "tokens": 8,
         "heads": 9,
         "head_dim": 64,
     },
     "long context": {"positions": [8191, 5000], "heads": 32, "head_dim": 128},
     "window in a split": {
-        "positions": [298, 299, 300, 511, 512, 611, 1200],
+        "positions": [298, 299, 300, 1023, 1024, 1123, 2400],
         "window": 300,
         "heads": 4,
         "head_dim": 16,
     },
-    "small window": {"positions": [3, 255, 256, 257, 900], "window": 4, "heads": 8, "head_dim": 80},
+    "small window": {
+        "positions": [3, 511, 512, 513, 1800],
+        "window": 4,
+        "heads": 8,
+        "head_dim": 80,
+    },
 }
 
 

@@ -3,7 +3,7 @@
 //   partial [tokens, splits, heads, head_dim + 16] float32: sums, m, l; rows [tokens, 2] int32
 //   (sequence, position); y [tokens, heads, head_dim] float32
 
-const int SPLIT = 256;  // keys
+const int SPLIT = 512;  // keys
 const int COLUMNS = 32;
 const int CHUNK = 1024;  // splits that are in shared memory at a time
 const int BATCH = 16;    // of them, loaded together

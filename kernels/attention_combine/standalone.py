@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
-SPLIT = 256  # keys
+SPLIT = 512  # keys
 
 # exp: 2^n times a polynomial in r = x - n ln 2 (coefficients of Cephes' expf)
 LOG2E = np.float32(1.44269504088896341)

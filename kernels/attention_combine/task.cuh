@@ -3,7 +3,7 @@
 // multiply-adds with e^(m_s - m) in each lane, lanes joined in halves; acc: fused multiply-adds,
 // splits ascending; y = acc / l.
 struct attention_combine : MkBody {
-  enum { SPLIT = 256, FLIGHT = 8 };  // keys; splits under way
+  enum { SPLIT = 512, FLIGHT = 8 };  // keys; splits under way
   static constexpr float LOG2_E = 1.44269504f;
 
   MK_DEVICE static void compute(const AttentionCombineArgs& a, int tile, MkCompute& c) {

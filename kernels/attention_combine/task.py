@@ -15,7 +15,7 @@ from mkport.machines.cpu.vector import (
     zeros,
 )
 
-ATTENTION_COMBINE_SPLIT = 256  # keys
+ATTENTION_COMBINE_SPLIT = 512  # keys
 
 
 @body

@@ -89,7 +89,7 @@ own that may run anywhere, and a small op, `attention_combine`, joins them.
 
 Where to cut is a question of trust. It is tempting to cut a text into as many parts as there are
 idle workers. Then the same token has other bits on another machine, or when the batch changes.
-Here a split is a fixed range of 256 positions, counted from the beginning of the text, and splits
+Here a split is a fixed range of 512 positions, counted from the beginning of the text, and splits
 are joined in order. What else runs beside a sequence cannot change its bits.
 """
 

@@ -3,7 +3,7 @@
 Rung 2 changes the passes (one, and no score is kept), rung 3 the step (16 keys, not one).
 
 The keys of a sequence lie in pages: key j in slot j % page of the page that the table names. A
-split of 256 keys leaves (sums, m, l), which another kernel joins with the other splits'.
+split of 512 keys leaves (sums, m, l), which another kernel joins with the other splits'.
 
     python kernels/attention/ladder/1_naive.py
 """
@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-SPLIT = 256  # keys
+SPLIT = 512  # keys
 
 
 def widen(value):

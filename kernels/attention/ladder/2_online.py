@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-SPLIT = 256  # keys
+SPLIT = 512  # keys
 
 
 def widen(value):
