@@ -31,6 +31,8 @@ def main() -> None:
         if request["what"] == "decode":
             ids, seconds = contestant.decode(request["prompts"], request["tokens"])
             answer: dict[str, object] = {"ids": ids, "seconds": seconds}
+        elif request["what"] == "prefill":
+            answer = {"seconds": contestant.prefill(request["prompt"])}  # type: ignore[attr-defined]
         elif request["what"] == "logits":
             answer = {"logits": contestant.logits(request["prompt"])}
         elif request["what"] == "host_share":

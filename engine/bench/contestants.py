@@ -15,6 +15,7 @@ from mkport.errors import UserError
 from mkport.extras import install
 
 Prompts = list[list[int]]
+FLOAT32 = "transformers float32"  # the contestant that reads prompts fastest on most CPUs
 
 
 class Contestant(Protocol):
@@ -64,6 +65,12 @@ class Mkport:
         values: list[float] = self.decoder.prefill(0, prompt)[1].tolist()
         return values
 
+    def prefill(self, prompt: list[int]) -> float:
+        """Seconds to read a prompt, up to the logits after it."""
+        started = time.perf_counter()
+        self.decoder.prefill(0, prompt)
+        return time.perf_counter() - started
+
     def host_share(self, prompts: Prompts, tokens: int) -> float:
         """The share of a decode step's time during which no worker was inside its list."""
         last = [self.decoder.prefill(s, ids)[0] for s, ids in enumerate(prompts)]
@@ -86,7 +93,14 @@ class Transformers:
     """`transformers` in eager mode or compiled, on the same weights; its cache has `context`
     positions if it is compiled, else it grows."""
 
-    def __init__(self, directory: Path, threads: int, context: int, compiled: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        threads: int,
+        context: int,
+        compiled: bool = False,
+        dtype: str = "bfloat16",
+    ) -> None:
         import torch
         import transformers
 
@@ -95,7 +109,7 @@ class Transformers:
         # experts in one grouped product is the fastest of transformers' ways on a CPU
         experts = {"experts_implementation": "grouped_mm"} if _has_experts(directory) else {}
         self.model = transformers.AutoModelForCausalLM.from_pretrained(
-            directory, dtype=torch.bfloat16, local_files_only=True, **experts
+            directory, dtype=getattr(torch, dtype), local_files_only=True, **experts
         ).eval()
         self.cache: Callable[[], Any] = transformers.DynamicCache
         self.step: Callable[..., Any] = self.model
@@ -126,8 +140,17 @@ class Transformers:
                 steps.append(token[:, 0].tolist())
             return [list(ids) for ids in zip(*steps, strict=True)], time.perf_counter() - started
 
+    def prefill(self, prompt: list[int]) -> float:
+        """Seconds to read a prompt in one pass, up to the logits after it."""
+        ids = self.torch.tensor([prompt])
+        started = time.perf_counter()
+        with self.torch.inference_mode():
+            cache = self.cache()
+            self.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return time.perf_counter() - started
+
     def logits(self, prompt: list[int]) -> list[float]:
-        """The logits after a prompt, [vocabulary]: from a bfloat16 pass."""
+        """The logits after a prompt, [vocabulary]: from a pass in the model's storage type."""
         with self.torch.inference_mode():
             values: list[float] = self.model(self.torch.tensor([prompt])).logits[0, -1].tolist()
         return values
@@ -193,6 +216,8 @@ def make(
             return Mkport(directory, threads, context, batch)
         if name == "transformers":
             return Transformers(directory, threads, context)
+        if name == FLOAT32:
+            return Transformers(directory, threads, context, dtype="float32")
         if name == "transformers compiled":
             return Transformers(directory, threads, context, compiled=True)
         if name == "llama.cpp" and gguf is not None:

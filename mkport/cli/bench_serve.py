@@ -11,7 +11,7 @@ from mkport.errors import UserError
 from mkport.files import check_folder_of, write_text
 
 AGAINST = ("llama.cpp", "transformers", "transformers batching")
-EXPERIMENTS = ("overhead", "crowd", "follow-up", "beside-long", "load")
+EXPERIMENTS = ("overhead", "crowd", "prefill", "follow-up", "beside-long", "load")
 CONTEXT = 4096  # positions of a request on every server
 
 

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from mkport.doctor import cpu_model
+from mkport.engine.bench.contestants import FLOAT32
 from mkport.engine.bench.decode import Child, commit
 from mkport.engine.bench.serving import experiments
-from mkport.engine.bench.serving.experiments import ANSWER
+from mkport.engine.bench.serving.experiments import ANSWER, LONG
 from mkport.engine.bench.serving.servers import CannotRun, Plan, Server, running
 from mkport.errors import UserError
 
-EXPERIMENTS = ("overhead", "crowd", "follow-up", "beside-long", "load")
+EXPERIMENTS = ("overhead", "crowd", "prefill", "follow-up", "beside-long", "load")
 BATCHES = (1, 8)
 PROMPT = 75  # tokens before the bare loop decodes: what a chat of `crowd` comes to
 AT_ONCE = 8  # closed loop
@@ -40,6 +41,7 @@ class Report:
     skipped: dict[str, str] = field(default_factory=dict)  # servers left out, and why
     bare: dict[int, list[float]] = field(default_factory=dict)  # tokens a second, by batch
     crowd: dict[str, dict[int, list[Any]]] = field(default_factory=dict)  # by server, by chats
+    prefill: dict[str, list[float]] = field(default_factory=dict)  # seconds, by contestant
     follow_up: list[Any] = field(default_factory=list)
     beside_long: list[Any] = field(default_factory=list)
     load: list[Any] = field(default_factory=list)
@@ -87,6 +89,8 @@ def race(
             servers.append(server)
             report.versions[plan.name] = server.versions
         _compare(report, servers, directory, prompt, only, rounds, advance)
+        if "prefill" in only:
+            _prefill(report, directory, prompt, rounds)
         ours = servers[0]
         for number in range(rounds):
             if "follow-up" in only:
@@ -131,6 +135,29 @@ def _compare(
             advance(1)
     finally:
         for child in children.values():
+            child.close()
+
+
+def _prefill(report: Report, directory: Path, prompt: Sequence[int], rounds: int) -> None:
+    """The bare engine and transformers read a prompt, in turns."""
+    ids = (list(prompt) * -(-LONG // len(prompt)))[:LONG]
+    setup = {"directory": str(directory), "gguf": "", "threads": report.threads, "batch": 1}
+    children: list[Child] = []
+    try:
+        for name in ("mkport", FLOAT32):
+            try:
+                children.append(Child(name, setup | {"context": LONG}))
+            except UserError as error:
+                report.skipped[name] = str(error)
+                continue
+            report.versions.setdefault(name, children[-1].versions)
+            children[-1].ask(what="prefill", prompt=ids)  # what only the first costs
+            report.prefill[name] = []
+        for _ in range(rounds):
+            for child in children:
+                report.prefill[child.name].append(child.ask(what="prefill", prompt=ids)["seconds"])
+    finally:
+        for child in children:
             child.close()
 
 

@@ -39,7 +39,7 @@ def table(report: Report) -> str:
         "",
     ]
     lines += [f"{name} took no part: {why}" for name, why in report.skipped.items()]
-    for part in (_overhead, _crowd, _follow_up, _beside_long, _load):
+    for part in (_overhead, _crowd, _prefill, _follow_up, _beside_long, _load):
         if found := part(report):
             lines += [*found, ""]
     return "\n".join(lines)
@@ -73,6 +73,19 @@ def _crowd(report: Report) -> list[str]:
         each = [[r["tokens_per_second"] for r in rounds[n]] for n in batches]
         gain = median(each[-1]) / median(each[0])
         lines.append(f"| {name} | {' | '.join(map(_spread, each))} | {gain:.2f}x |")
+    return lines
+
+
+def _prefill(report: Report) -> list[str]:
+    if not report.prefill:
+        return []
+    ours = median(next(iter(report.prefill.values())))
+    lines = [
+        f"| a prompt of {LONG} tokens | seconds | mkport's speed over it |",
+        "|---|---|---|",
+    ]
+    for name, seconds in report.prefill.items():
+        lines.append(f"| {name} | {_spread(seconds)} | {median(seconds) / ours:.2f}x |")
     return lines
 
 

@@ -30,6 +30,7 @@ def report() -> Report:
         server = servers.Server(PLAN, address, None)  # type: ignore[arg-type]
         made.bare = {1: [100.0, 120.0], 2: [220.0]}
         made.crowd = {"scripted": {n: [experiments.crowd(server, n, 0, 20)] for n in (1, 2)}}
+        made.prefill = {"mkport": [2.0, 2.2, 1.0], "other way": [1.0, 1.5]}
         made.follow_up = [experiments.follow_up(server, 0)]
         made.beside_long = [experiments.beside_long(server, 0, 800)]
         made.load = [
@@ -77,6 +78,8 @@ def test_the_table_and_the_pictures_say_what_was_measured(report: Report, tmp_pa
     served = report.crowd["scripted"][1][0]["writing_tokens_per_second"]
     assert overhead(report, 1) == pytest.approx(110 / served - 1)
     assert "agent, 50/s" in text
+    assert "| mkport | 2.0 (1.0-2.2) | 1.00x |" in text
+    assert "| other way | 1.2 (1.0-1.5) | 0.62x |" in text
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     written = plots(report, tmp_path / "out")
     assert [path.name for path in written] == ["out-crowd.svg", "out-gaps.svg"]
