@@ -13,7 +13,7 @@ from mkport.machines.cuda.gpu import load
 from mkport.machines.cuda.machine import CudaMachine
 
 SOURCE = Path(__file__).with_name("cuda_ahead.cu")
-SLOTS = 3  # steps whose results the host may still look at
+SLOTS = 3  # one step's results are looked at, the next runs, another is being queued
 
 
 @dataclass
@@ -46,14 +46,17 @@ class Queue:
         ]
         self._queued = 0
 
-    def launch(self, machine: CudaMachine, wanted: int, looked: Sequence[int], trace: bool) -> Ran:
+    def launch(
+        self, machine: CudaMachine, wanted: int, looked: Sequence[int], trace: bool, kept: bool
+    ) -> Ran:
         """Queues a step whose inputs have been sent; of its `wanted` rows the logits of `looked`
-        are fetched too. With `trace` it waits for the step's end. Raises Stuck then; otherwise the
-        results' `arrive` does."""
+        [rows] are fetched too. With `trace` it waits for the step's end. Results that are not
+        `kept` are taken before the next launch. Raises Stuck then; otherwise the results' `arrive`
+        does."""
         import cupy
 
         slot = self._slots[self._queued % SLOTS]
-        self._queued += 1
+        self._queued += kept
         t = self._tensors
         self._feed((1,), (1,), (t["count"], t["rows"], self._latest, t["tokens"]))
         if trace:

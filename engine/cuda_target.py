@@ -121,10 +121,12 @@ class DeviceArrays:
                 self._sent[name][...] = table
                 self.tensors[name].set(table, stream=stream)  # returns once it is staged
 
-    def launch(self, machine: CudaMachine, wanted: int, looked: Sequence[int], trace: bool) -> Ran:
+    def launch(
+        self, machine: CudaMachine, wanted: int, looked: Sequence[int], trace: bool, kept: bool
+    ) -> Ran:
         """See `Arrays`."""
         self.push()
-        return self._queue.launch(machine, wanted, looked, trace)
+        return self._queue.launch(machine, wanted, looked, trace, kept)
 
     def read(self, array: Any) -> np.ndarray:
         """A copy."""

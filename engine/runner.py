@@ -143,13 +143,14 @@ class StepRunner:
         """Several steps; each one's results are fetched before the next."""
         found: list[Ran] = []
         for rows in batches[:-1]:
-            ran = self._one(rows, trace)
+            ran = self._one(rows, trace, kept=False)
             if any(row.draw is not None for row in rows):
                 ran.arrive()
                 found.append(Ran(ran.choices.copy(), _kept(ran.logits.copy())))
         return _joined([*found, self._one(batches[-1], trace)])
 
-    def _one(self, rows: Sequence[_Row], trace: bool) -> Ran:
+    def _one(self, rows: Sequence[_Row], trace: bool, kept: bool = True) -> Ran:
+        """One step; `kept`: its results may be looked at after the next one's launch."""
         wanted = [n for n, row in enumerate(rows) if row.draw is not None]
         draws = [row.draw for row in rows if row.draw is not None]
         machine = self.steps.machine_for(len(rows), len(wanted))
@@ -157,7 +158,7 @@ class StepRunner:
         places, tokens = [row.place for row in rows], [row.token for row in rows]
         count = len(wanted)
         if self.ahead:
-            return self.steps.launch(machine, places, tokens, wanted, draws, trace)
+            return self.steps.launch(machine, places, tokens, wanted, draws, trace, kept)
         self.steps.step(machine, places, tokens, wanted, trace, draws)
         return Ran(self.steps.choices(count), lambda: self.steps.logits(count))
 

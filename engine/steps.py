@@ -119,17 +119,18 @@ class Steps:
         wanted: Sequence[int],
         draws: Sequence[Draw],
         trace: bool = False,
+        kept: bool = True,
     ) -> Ran:
         """As `step`, but the results arrive later, so that the next step can be under way before.
 
         A token below 0 is the one that its row of the page tables chose last. The results are gone
-        when the step behind the next is launched, and logits are there where `draws` says that
-        they are looked at.
+        when the step behind the next is launched, or the next if they are not `kept`; logits are
+        there where `draws` says that they are looked at.
         """
         self._fill(places, tokens, wanted, draws)
         self.last = machine
         looked = [row for row, draw in enumerate(draws) if draw.looked]
-        return self._arrays.launch(machine, len(wanted), looked, trace)
+        return self._arrays.launch(machine, len(wanted), looked, trace, kept)
 
     def choices(self, rows: int) -> np.ndarray:
         """The last step's choices of its first wanted rows, int32 [rows]."""

@@ -61,7 +61,9 @@ class Arrays(Protocol):
         """Sends inputs and page tables to the machine."""
         ...
 
-    def launch(self, machine: Any, wanted: int, looked: Sequence[int], trace: bool) -> Ran:
+    def launch(
+        self, machine: Any, wanted: int, looked: Sequence[int], trace: bool, kept: bool
+    ) -> Ran:
         """Sends the inputs and runs a step, whose results arrive later; see `Steps.launch`."""
         ...
 
@@ -129,7 +131,9 @@ class HostArrays:
     def push(self) -> None:
         """They are there."""
 
-    def launch(self, machine: Machine, wanted: int, looked: Sequence[int], trace: bool) -> Ran:
+    def launch(
+        self, machine: Machine, wanted: int, looked: Sequence[int], trace: bool, kept: bool
+    ) -> Ran:
         """See `Arrays`: the step runs at once, so the results are copies."""
         count, tokens = int(self.inputs["count"][0]), self.inputs["tokens"]
         rows = self.inputs["rows"][:, 0]

@@ -1,0 +1,99 @@
+"""The CUDA target's way with inputs, results, pages and prompts, over a queue that runs everything as
+late as it may: the same tokens as where each call waits for its end."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mkport.declare import TensorSpec
+from mkport.engine import build as build_module
+from mkport.engine import cuda_ahead, cuda_target
+from mkport.engine.cuda_target import DeviceArrays
+from mkport.engine.engine import Engine
+from mkport.engine.load import LoadedModel, load
+from mkport.engine.prefill import Prefill
+from mkport.engine.synth import synthesise
+from mkport.engine.target import CPU, Arrays, CpuTarget
+from tests.engine import fake_cuda
+from tests.engine.fake_cuda import STREAM
+from tests.engine.test_run_ahead import all_outputs, serving
+
+
+class Queued(CpuTarget):
+    """The CUDA target's arrays, the CPU's steps."""
+
+    most_rows: int | None = 8
+    ahead = 1
+
+    def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
+        model.weights.hold()
+        return DeviceArrays(model, specs, context)
+
+    def machine(self, program: Any, schedule: Any, tensors: Mapping[str, Any]) -> Any:
+        return fake_cuda.Machine(program, schedule, tensors)
+
+
+class Prefilling(Queued):
+    """And PyTorch's kernels in the same queue."""
+
+    prefills = True
+    prompt_chunk, mixed_chunk = 64, 32
+
+
+class WaitingCpu(CpuTarget):
+    """The same cuts without a queue."""
+
+    prefills = True
+    most_rows: int | None = 8
+    prompt_chunk, mixed_chunk = 64, 32
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    out = tmp_path_factory.mktemp("queue") / "model"
+    synthesise("cohere2", "tiny", out, "f32", seed=2)
+    return load(str(out))
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(sys.modules, "cupy", fake_cuda.module())
+    monkeypatch.setattr(cuda_target, "check_room", lambda *given: None)
+    monkeypatch.setattr(cuda_ahead, "load", fake_cuda.load)
+    for module in (cuda_ahead, cuda_target):
+        monkeypatch.setattr(module, "pinned", fake_cuda.pinned)
+    run = Prefill.run
+
+    def queued(self: Prefill, ids: Sequence[int], start: int, tables: Any) -> None:
+        given = list(ids), start, {name: np.array(row) for name, row in tables.items()}
+        STREAM.waiting.append(lambda: run(self, *given))
+
+    monkeypatch.setattr(Prefill, "run", queued)
+    yield
+    STREAM.flush()
+
+
+@contextmanager
+def engine_on(model: LoadedModel, target: CpuTarget, contexts: float) -> Iterator[Engine]:
+    assert build_module is not None
+    with serving(model, target, contexts) as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("contexts", [6, 1.2], ids=["roomy", "preempting"])
+@pytest.mark.parametrize(("target", "like"), [(Queued, CPU), (Prefilling, WaitingCpu())])
+def test_it_says_the_same(
+    model: LoadedModel, target: type[Queued], like: CpuTarget, contexts: float
+) -> None:
+    with engine_on(model, CPU, contexts) as engine:
+        wanted = [all_outputs(engine, seed) for seed in (0, 7)]
+    with engine_on(model, target(), contexts) as engine:
+        found = [all_outputs(engine, seed) for seed in (0, 7)]
+        assert (engine.stats().preemptions > 0) == (contexts < 2)
+    for one, other in zip(found, wanted, strict=True):
+        for outs, others in zip(one, other, strict=True):
+            assert [out.ids for out in outs] == [out.ids for out in others]
