@@ -89,8 +89,8 @@ own that may run anywhere, and a small op, `attention_combine`, joins them.
 
 Where to cut is a question of trust. It is tempting to cut a text into as many parts as there are
 idle workers. Then the same token has other bits on another machine, or when the batch changes.
-Here a split is a fixed range of 512 positions, counted from the beginning of the text, and splits
-are joined in order. What else runs beside a sequence cannot change its bits.
+Here a split is a fixed range of positions, counted from the beginning of the text, and splits are
+joined in order. What else runs beside a sequence cannot change its bits.
 """
 
 
@@ -175,8 +175,8 @@ of this very step have a writer. The op declares both, apart: logically the cach
 or now, column]. So attention over the past needs to wait for the query alone.
 
 Below, eight simulated workers with and without reading ahead, over attention at 8,192 positions:
-that is 32 splits for each of the two key heads. The gain is small here because attention has
-nothing but bytes to wait for; it is the time from the start to the first key.
+every split of either key head is a tile. The gain is small here because attention has nothing but
+bytes to wait for; it is the time from the start to the first key.
 """
 
 # %%
@@ -207,7 +207,7 @@ order would never tell.
 
 Give `join` a split that saw no key, with `m` at minus infinity and NaN in its sums. What comes
 out, and where does the NaN begin? The op skips such splits by their `l`, and the checks contain
-some, since a sequence of 300 positions in a batch with one of 3,000 has ten of them.
+some, since a sequence of 300 positions in a batch with one of 3,000 has several of them.
 
 Last, choose other places to cut, say 24 and 31 of the 40 keys, and compare the sums bit for bit
 with those of the first cut. They are equal to many digits and not to the last one. So a rule that
