@@ -91,10 +91,10 @@ struct moe_down : MkProductBody {
   MK_DEVICE static int choose(const MoeDownArgs& a, const MkStage& s, const E::Lists& l,
                               const Places& p) {
     int total = 0, staged = 0, next = 0;
-#pragma unroll 8
+#pragma unroll 2
     for (int slot = 0; slot < a.slot_count; slot++) total += p.needed[slot];
     const int limit = total <= STAGED ? STAGED : STAGED - SPARE;
-#pragma unroll 8
+#pragma unroll 2
     for (int slot = 0; slot < a.slot_count; slot++) {
       const int rows = p.needed[slot], place = next;
       next += rows;
@@ -114,7 +114,7 @@ struct moe_down : MkProductBody {
       MkEntry& entry = l.table[slot];
       const int first = l.slots[2 * slot + 1], rows = l.slots[2 * slot + 3] - first;
       entry.tokens = l.slots[2 * slot] < 0 ? 0 : rows;
-#pragma unroll
+#pragma unroll 1
       for (int i = 0; i < MK_TAGS; i++) {
         const int at = first + i;
         entry.tags[i] = i >= rows              ? -1

@@ -62,7 +62,7 @@ struct topk : MkBody {
   MK_DEVICE static int before(const float* z, int experts, int e, int odd) {
     const float mine = z[e];
     int rank = 0;
-#pragma unroll 4
+#pragma unroll 2
     for (int i = odd * 4; i < experts; i += 8) {
       const mk_float4 other = *reinterpret_cast<const mk_float4*>(z + i);
       for (int j = 0; j < 4; j++) {
