@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mkport.errors import UserError
 
-PRIMITIVES = ("mkport.machines.cpu.vector", "mkport.machines.cpu.dot")
+PRIMITIVES = tuple(f"mkport.machines.cpu.{name}" for name in ("vector", "dot", "norm"))
 
 
 def defined(code: str) -> set[str]:
@@ -39,8 +39,7 @@ def check_task(path: Path) -> set[str]:
             if module not in PRIMITIVES or name == "*":
                 raise UserError(
                     f"{here} brings in what the composed file lacks. Import only names of "
-                    f"{' and '.join(PRIMITIVES)}, `numpy as np` and `math`; write helpers in the "
-                    "task."
+                    f"{', '.join(PRIMITIVES)}, `numpy as np` and `math`; write helpers in the task."
                 )
             if alias is not None and alias != name:
                 raise UserError(
