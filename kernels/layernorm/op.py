@@ -38,7 +38,7 @@ OP = Op(
     tiles=lambda a: a.y.shape[0],
     access=access,
     valid=valid,
-    shared=lambda a, rows: 4 * a.k,
+    shared=lambda a, rows: 8 * a.k,  # the weights, and a row
     order=(
         "mean = sum of x / k; rest = sum of (x - mean) / k, what rounding left of the mean; "
         "centred = (x - mean) - rest; variance = sum of centred^2 / k; "

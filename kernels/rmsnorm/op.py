@@ -40,7 +40,7 @@ OP = Op(
     tiles=lambda a: a.y.shape[0],
     access=access,
     valid=valid,
-    shared=lambda a, rows: 4 * a.k * (8 if a.groups > 1 else 1),  # a row, or a group for each warp
+    shared=lambda a, rows: 4 * a.k * (9 if a.groups > 1 else 2),  # weights; a row, or one a warp
     order=(
         "CPU: squares summed like a gemm's products (16 lanes, 4 chains). GPU: vectors of 4 "
         "columns to the threads in turn (256, or a warp's 32 where there are several groups), "

@@ -24,6 +24,7 @@ NO_PRODUCT = "MK_DEVICE inline void mk_compute_product(const MkBox&, MkRole&, Mk
 SHARED = {  # what bodies name: the section that has it
     "MkProduct": ("The product that ops share", "product.cuh"),
     "MkExperts": ("What the expert ops share", "experts.cuh"),
+    "MkNorm": ("What the norms share", "norms.cuh"),
     "MkPort": ("What ported kernels share", "port.cuh"),
 }
 
