@@ -1,12 +1,10 @@
-// Adds a token's weighted experts to its residual row on a GPU. An ordinary kernel; a block of 256
-// threads a token.
+// Adds a token's weighted experts to its residual row on a GPU, and may norm the row then. Ordinary
+// kernels; a block of 256 threads a token, whose vectors of 4 columns go to the threads in turn.
 //   weights [tokens, top], y [tokens, top, n], x [tokens, n]; n a multiple of 4
+//   w [n], h [tokens, n]: h = x / sqrt(mean x^2 + eps) * w; `centre`: x less its mean
 
-extern "C" __global__ void __launch_bounds__(256)
-    moe_combine(const float* weights, const float* y, float* x, int n, int top) {
-  weights += (long long)blockIdx.x * top;
-  y += (long long)blockIdx.x * top * n;
-  x += (long long)blockIdx.x * n;
+// x [n] += sum over c of weights[c] y[c]; y [top, n]
+__device__ inline void add_experts(const float* weights, const float* y, float* x, int n, int top) {
   for (int i = threadIdx.x * 4; i < n; i += 256 * 4) {
     float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
     for (int c = 0; c < top; c++) {  // best first
@@ -21,4 +19,53 @@ extern "C" __global__ void __launch_bounds__(256)
     *to = {__fadd_rn(old.x, sum.x), __fadd_rn(old.y, sum.y), __fadd_rn(old.z, sum.z),
            __fadd_rn(old.w, sum.w)};
   }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    moe_combine(const float* weights, const float* y, float* x, int n, int top) {
+  const long long token = blockIdx.x;
+  add_experts(weights + token * top, y + token * top * n, x + token * n, n, top);
+}
+
+// of all threads: each warp's lanes in halves, then the warps in order
+__device__ inline float join(float x, float* sums) {
+  for (int mask = 16; mask; mask /= 2) x = __fadd_rn(x, __shfl_xor_sync(~0u, x, mask));
+  __syncthreads();  // the sums before these have been read
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
+  __syncthreads();
+  float sum = sums[0];
+  for (int warp = 1; warp < 8; warp++) sum = __fadd_rn(sum, sums[warp]);
+  return sum;
+}
+
+// of x [n] less both parts of its mean, or of the squares of that
+__device__ inline float mean_of(const float* x, int n, float mean, float rest, bool square,
+                                float* sums) {
+  float sum = 0.0f;
+  for (int i = threadIdx.x * 4; i < n; i += 256 * 4)
+    for (int j = i; j < i + 4; j++) {
+      const float centred = __fadd_rn(__fadd_rn(x[j], -mean), -rest);
+      sum = square ? __fmaf_rn(centred, centred, sum) : __fadd_rn(sum, centred);
+    }
+  return __fdiv_rn(join(sum, sums), static_cast<float>(n));
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    moe_combine_norm(const float* weights, const float* y, float* x, const float* w, float* h, int n,
+                     int top, int centre, float eps) {
+  extern __shared__ __align__(16) char shared[];
+  float* sums = reinterpret_cast<float*>(shared);  // [8] of the warps
+  const long long token = blockIdx.x;
+  x += token * n;
+  h += token * n;
+  add_experts(weights + token * top, y + token * top * n, x, n, top);  // a thread reads its own
+  const float mean = centre ? mean_of(x, n, 0.0f, 0.0f, false, sums) : 0.0f;
+  const float rest = centre ? mean_of(x, n, mean, 0.0f, false, sums) : 0.0f;  // of rounding
+  const float variance = mean_of(x, n, mean, rest, true, sums);
+  const float r = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(variance, eps)));
+  for (int i = threadIdx.x * 4; i < n; i += 256 * 4)
+    for (int j = i; j < i + 4; j++) {
+      const float centred = __fadd_rn(__fadd_rn(x[j], -mean), -rest);
+      h[j] = __fmul_rn(__fmul_rn(centred, r), w[j]);
+    }
 }

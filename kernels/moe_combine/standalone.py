@@ -1,4 +1,5 @@
-"""Adds a token's weighted experts to its residual row on a CPU. An ordinary Numba kernel.
+"""Adds a token's weighted experts to its residual row on a CPU, and may norm the row then. An
+ordinary Numba kernel.
 
 python kernels/moe_combine/standalone.py
 """
@@ -6,6 +7,8 @@ python kernels/moe_combine/standalone.py
 import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
+
+LANES, CHAINS = 16, 4
 
 
 @intrinsic
@@ -17,8 +20,37 @@ def fma(typingctx, x, y, z):
 
 
 @njit(nogil=True, cache=True)
-def moe_combine(weights, y, x):
-    """x += sum over c of weights[:, c] y[:, c]; weights [tokens, top], y [tokens, top, n]."""
+def join(acc):
+    """The sum of acc [4 chains, 16 lanes]: chains (0 + 1) + (2 + 3), then lanes in halves."""
+    lanes = acc[0]
+    for lane in range(LANES):
+        lanes[lane] = (acc[0, lane] + acc[1, lane]) + (acc[2, lane] + acc[3, lane])
+    half = LANES // 2
+    while half:
+        for lane in range(half):
+            lanes[lane] += lanes[lane + half]
+        half //= 2
+    return lanes[0]
+
+
+@njit(nogil=True, cache=True)
+def mean_of(row, square):
+    """The mean of row [k], or of its squares."""
+    acc = np.zeros((CHAINS, LANES), np.float32)
+    for i0 in range(0, len(row), LANES):
+        chain = acc[i0 // LANES % CHAINS]
+        for lane in range(LANES):
+            v = row[i0 + lane]
+            chain[lane] = fma(v, v, chain[lane]) if square else chain[lane] + v
+    return join(acc) / np.float32(len(row))
+
+
+@njit(nogil=True, cache=True)
+def moe_combine(weights, y, x, w=None, h=None, eps=1e-5, centre=False):
+    """x += sum over c of weights[:, c] y[:, c]; weights [tokens, top], y [tokens, top, n].
+
+    With w [n] and h [tokens, n], h = x / sqrt(mean x^2 + eps) * w; `centre`: x less its mean.
+    """
     total = np.empty(x.shape[1], np.float32)
     for t in range(len(x)):
         total[:] = 0
@@ -27,6 +59,14 @@ def moe_combine(weights, y, x):
                 total[i] = fma(weights[t, c], y[t, c, i], total[i])
         for i in range(len(total)):
             x[t, i] += total[i]
+        if w is not None:
+            row = x[t].copy()
+            if centre:
+                row -= mean_of(row, False)
+                row -= mean_of(row, False)  # what rounding left of the mean
+            r = np.float32(1) / np.sqrt(mean_of(row, True) + np.float32(eps))
+            for i in range(len(row)):
+                h[t, i] = (row[i] * r) * w[i]
 
 
 if __name__ == "__main__":

@@ -1,36 +1,64 @@
-// The moe_combine body: 1024 columns of a token's weighted sum of its experts, added to its
-// residual row.
+// The moe_combine body: a token's weighted sum of its experts, added to its residual row; 1024
+// columns of it, or all of them and then their norm.
 struct moe_combine : MkBody {
-  enum { CHOICES = 8, COLUMNS = MK_COMPUTERS * 4 };  // loads under way; columns of a tile
+  enum { CHOICES = 8, ACROSS = 2, NEXT = MK_COMPUTERS * 4 };  // loads under way; columns to the next
 
   MK_DEVICE static void early(const MoeCombineArgs& a, const MkRun&, const MkStage& s) {
     if (s.thread == 0) s.notes[0] = mk_load_immutable(a.count);
+    if (a.w) MkNorm::fetch(s, a.w, a.n);
   }
 
   MK_DEVICE static void compute(const MoeCombineArgs& a, int tile, MkCompute& c) {
-    const int parts = (a.n + COLUMNS - 1) / COLUMNS;
-    const int token = tile / parts, n = tile % parts * COLUMNS + mk_thread() * 4;
-    if (token >= c.notes[0] || n >= a.n) return;
+    int token = tile, begin = 0, end = a.n;
+    if (!a.w) {
+      const int parts = (a.n + NEXT - 1) / NEXT;
+      token = tile / parts;
+      begin = tile % parts * NEXT;
+      if (begin + NEXT < end) end = begin + NEXT;
+    }
+    if (token >= c.notes[0]) return;
+    const MkNorm norm = MkNorm::of(c, a.n, false);
     const float* weights = a.weights + int64_t(token) * a.top;
-    const float* y = a.y + int64_t(token) * a.top * a.n + n;  // [top, n]
-    float* x = a.x + int64_t(token) * a.n + n;
-    mk_float4 old = mk_load_coherent4(x), sum = {{0, 0, 0, 0}};
+    const float* y = a.y + int64_t(token) * a.top * a.n;  // [top, n]
+    float* x = a.x + int64_t(token) * a.n;
 #pragma unroll 1
-    for (int c0 = 0; c0 < a.top; c0 += CHOICES) {
-      float weight[CHOICES];
-      mk_float4 value[CHOICES];
+    for (int first = begin + mk_thread() * 4; first < end; first += ACROSS * NEXT) {
+      int n[ACROSS];  // in place of a vector that is not there, the first one is loaded again
+      mk_float4 old[ACROSS], sum[ACROSS] = {};
 #pragma unroll
-      for (int i = 0; i < CHOICES; i++)
-        if (c0 + i < a.top) {
-          weight[i] = mk_load_coherent(weights + c0 + i);
-          value[i] = mk_load_coherent4(y + int64_t(c0 + i) * a.n);
+      for (int k = 0; k < ACROSS; k++) {
+        n[k] = first + k * NEXT < end ? first + k * NEXT : first;
+        old[k] = mk_load_coherent4(x + n[k]);
+      }
+#pragma unroll 1
+      for (int c0 = 0; c0 < a.top; c0 += CHOICES) {
+        float weight[CHOICES];
+        mk_float4 value[CHOICES][ACROSS];
+#pragma unroll
+        for (int i = 0; i < CHOICES; i++) {
+          const int choice = c0 + i < a.top ? c0 + i : c0;
+          weight[i] = mk_load_coherent(weights + choice);
+#pragma unroll
+          for (int k = 0; k < ACROSS; k++)
+            value[i][k] = mk_load_coherent4(y + int64_t(choice) * a.n + n[k]);
         }
 #pragma unroll
-      for (int i = 0; i < CHOICES; i++)
-        if (c0 + i < a.top)
-          for (int j = 0; j < 4; j++) sum.v[j] = mk_fma(weight[i], value[i].v[j], sum.v[j]);
+        for (int i = 0; i < CHOICES; i++)
+#pragma unroll
+          for (int k = 0; k < ACROSS; k++)
+            for (int j = 0; j < 4; j++) {
+              const float more = mk_fma(weight[i], value[i][k].v[j], sum[k].v[j]);
+              if (c0 + i < a.top) sum[k].v[j] = more;
+            }
+      }
+#pragma unroll
+      for (int k = 0; k < ACROSS; k++) {
+        for (int j = 0; j < 4; j++) old[k].v[j] = mk_add(old[k].v[j], sum[k].v[j]);
+        if (k && n[k] == first) continue;
+        mk_store(reinterpret_cast<mk_float4*>(x + n[k]), old[k]);
+        if (a.w) *norm.at(n[k]) = old[k];
+      }
     }
-    for (int j = 0; j < 4; j++) old.v[j] = mk_add(old.v[j], sum.v[j]);
-    mk_store(reinterpret_cast<mk_float4*>(x), old);
+    if (a.w) norm.write(c, a.h + int64_t(token) * a.n, a.eps, a.mean != 0);
   }
 };

@@ -1,5 +1,6 @@
 """The moe_combine body: one token's weighted sum of its experts."""
 
+from mkport.machines.cpu.norm import norm_row
 from mkport.machines.cpu.vector import (
     add,
     body,
@@ -15,14 +16,17 @@ from mkport.machines.cpu.vector import (
 
 @body
 def moe_combine(a, tile, arena):
-    """x[token, 1024 columns] += sum over choices of weights[token, c] y[token, c]."""
-    parts = (a.n + 1023) // 1024
-    token, begin = tile // parts, tile % parts * 1024
+    """x[token, columns] += sum over choices of weights[token, c] y[token, c]; h = norm(x)."""
+    columns = 1024 if a.w == 0 else a.n  # a norm needs the whole row
+    parts = (a.n + columns - 1) // columns
+    token, begin = tile // parts, tile % parts * columns
     if token >= get_i32(a.count, 0):
         return
     first, x = token * a.top, token * a.n
-    for i in range(begin, min(begin + 1024, a.n), 16):
+    for i in range(begin, min(begin + columns, a.n), 16):
         total = zeros()
         for p in range(first, first + a.top):
             total = fma(splat(get_f32(a.weights, p)), load_f32(a.y, p * a.n + i), total)
         store_f32(a.x, x + i, add(load_f32(a.x, x + i), total))
+    if a.w != 0:
+        norm_row(a.x, a.w, a.h, x, a.n, a.eps, a.mean)

@@ -229,6 +229,7 @@ def build(config: CohereConfig, shape: StepShape) -> Graph:
     """
     step, norm = Step(shape, config.hidden), Norm(config.norm_eps, config.mean)
     step.embed("model.embed_tokens.weight", config.vocab)
+    left: str | None = None  # a layer's input, normed by the layer before
     for layer, dense in enumerate(config.dense):
         block, label = f"model.layers.{layer}", f"layer {layer}"
         heads = Heads(
@@ -239,7 +240,8 @@ def build(config: CohereConfig, shape: StepShape) -> Graph:
             half_split=False,
             window=config.windows[layer],
         )
-        h = step.norm(f"{label} / norm", f"{block}.input_layernorm.weight", norm)
+        h = left or step.norm(f"{label} / norm", f"{block}.input_layernorm.weight", norm)
+        left = None
         mixture = None if dense else config.experts
         if mixture is not None:
             experts.score(step, layer, h, f"{block}.mlp", mixture)
@@ -254,7 +256,8 @@ def build(config: CohereConfig, shape: StepShape) -> Graph:
             experts.down(step, layer, f"{block}.mlp", mixture)
         step.add_product(f"{label} / o_proj", a, f"{block}.self_attn.o_proj.weight", config.q_width)
         if mixture is not None:
-            experts.combine(step, layer, mixture)
+            last = bool(config.shared) or layer + 1 == config.layers
+            left = experts.combine(step, layer, mixture, None if last else norm)
             if config.shared:
                 step.gated(layer, h, f"{block}.mlp.shared_experts", config.shared)
         else:

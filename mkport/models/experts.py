@@ -2,6 +2,7 @@
 two halves, and the sum. A family may put other nodes between them; what differs is an argument."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from mkport.errors import UserError
 from mkport.kernels.gemm.op import OP as GEMM
@@ -11,7 +12,7 @@ from mkport.kernels.moe_group.op import OP as MOE_GROUP
 from mkport.kernels.moe_group.op import slot_step
 from mkport.kernels.moe_up.op import OP as MOE_UP
 from mkport.kernels.topk.op import OP as TOPK
-from mkport.models.step import Step
+from mkport.models.step import Norm, Step
 
 MAX_EXPERTS = 4096  # a layer; far beyond any model
 
@@ -43,13 +44,15 @@ class Experts:
         return self
 
 
-def add_experts(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
-    """x += the weighted sum of each token's chosen experts."""
+def add_experts(
+    step: Step, layer: int, h: str, prefix: str, e: Experts, norm: Norm | None = None
+) -> str | None:
+    """x += the weighted sum of each token's chosen experts. Returns as `combine`."""
     score(step, layer, h, prefix, e)
     choose(step, layer, e)
     up(step, layer, h, prefix, e)
     down(step, layer, prefix, e)
-    combine(step, layer, e)
+    return combine(step, layer, e, norm)
 
 
 def _slots(step: Step, e: Experts) -> int:
@@ -147,8 +150,16 @@ def down(step: Step, layer: int, prefix: str, e: Experts) -> None:
     )
 
 
-def combine(step: Step, layer: int, e: Experts) -> None:
-    """x += the weighted sum of each token's experts' outputs."""
+def combine(step: Step, layer: int, e: Experts, norm: Norm | None = None) -> str | None:
+    """x += the weighted sum of each token's experts' outputs.
+
+    With a `norm`, the one that the next layer begins with, a token's sum is normed at once: that is
+    one step less for the others to wait for. Returns the next layer's input, [rows, hidden], or
+    None.
+    """
+    carried: dict[str, Any] = {"mean": 0, "eps": 0.0}
+    if norm is not None:
+        carried = step.carried(f"model.layers.{layer + 1}.input_layernorm.weight", norm)
     step.graph.add(
         MOE_COMBINE,
         f"layer {layer} / combine_experts",
@@ -158,4 +169,6 @@ def combine(step: Step, layer: int, e: Experts) -> None:
         x="x",
         n=step.hidden,
         top=e.top,
+        **carried,
     )
+    return carried.get("h")

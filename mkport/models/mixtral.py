@@ -99,9 +99,11 @@ def build(config: MixtralConfig, shape: StepShape) -> Graph:
     step, norm = Step(shape, config.hidden), Norm(config.norm_eps)
     heads = Heads(config.heads, config.kv_heads, config.head_dim, window=config.window)
     step.embed("model.embed_tokens.weight", config.vocab)
+    left: str | None = None  # a layer's input, normed by the layer before
     for layer in range(config.layers):
-        h = first_half(step, layer, heads, norm)
-        experts.add_experts(step, layer, h, f"model.layers.{layer}.mlp", config.experts)
+        h, prefix = first_half(step, layer, heads, norm, left), f"model.layers.{layer}.mlp"
+        following = norm if layer + 1 < config.layers else None
+        left = experts.add_experts(step, layer, h, prefix, config.experts, following)
     return step.head("model.norm.weight", norm, config.table, config.vocab)
 
 

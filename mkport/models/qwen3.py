@@ -154,6 +154,7 @@ def build(config: QwenConfig, shape: StepShape) -> Graph:
     """The step graph: sequential blocks, attention then the feed-forward or the experts."""
     step, norm = Step(shape, config.hidden), Norm(config.norm_eps)
     step.embed("model.embed_tokens.weight", config.vocab)
+    left: str | None = None  # a layer's input, normed by the layer before
     for layer, sparse in enumerate(config.sparse):
         heads = Heads(
             config.heads,
@@ -162,9 +163,11 @@ def build(config: QwenConfig, shape: StepShape) -> Graph:
             window=config.windows[layer],
             norm_eps=config.norm_eps,
         )
-        h, mlp = first_half(step, layer, heads, norm), f"model.layers.{layer}.mlp"
+        h, mlp = first_half(step, layer, heads, norm, left), f"model.layers.{layer}.mlp"
+        left = None
         if sparse and config.experts is not None:
-            experts.add_experts(step, layer, h, mlp, config.experts)
+            following = norm if layer + 1 < config.layers else None
+            left = experts.add_experts(step, layer, h, mlp, config.experts, following)
         else:
             step.gated(layer, h, mlp, config.ffn)
     return step.head("model.norm.weight", norm, config.table, config.vocab)

@@ -15,10 +15,13 @@ def first_half_shapes(config: DecoderConfig, block: str, head_norms: bool = Fals
     }
 
 
-def first_half(step: Step, layer: int, heads: Heads, norm: Norm) -> str:
-    """x += attention of the normed x; returns the feed-forward's input, [rows, hidden]."""
+def first_half(step: Step, layer: int, heads: Heads, norm: Norm, h: str | None = None) -> str:
+    """x += attention of the normed x; returns the feed-forward's input, [rows, hidden].
+
+    `h` is the normed x, [rows, hidden], where the layer before has left it.
+    """
     block, label = f"model.layers.{layer}", f"layer {layer}"
-    h = step.norm(f"{label} / norm", f"{block}.input_layernorm.weight", norm)
+    h = h or step.norm(f"{label} / norm", f"{block}.input_layernorm.weight", norm)
     a = step.attention(layer, h, f"{block}.self_attn", heads)
     width = heads.heads * heads.head_dim
     step.add_product(f"{label} / o_proj", a, f"{block}.self_attn.o_proj.weight", width)

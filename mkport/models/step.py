@@ -144,6 +144,15 @@ class Step:
         self._norm(label, "count", "x", h, weight, norm)
         return h
 
+    def carried(self, weight: str, norm: Norm) -> dict[str, Any]:
+        """What an op is told that leaves h = norm(x) where it writes x last."""
+        return {
+            "w": self.tensor(weight, "f32", (self.hidden,), "weight"),
+            "h": self.scratch("h", self.shape.rows, self.hidden),
+            "mean": int(norm.mean),
+            "eps": norm.eps,
+        }
+
     def _norm(self, label: str, count: str, x: str, y: str, weight: str, norm: Norm) -> None:
         self.tensor(weight, "f32", (self.hidden,), "weight")
         args = {"count": count, "x": x, "w": weight, "y": y, "k": self.hidden, "eps": norm.eps}

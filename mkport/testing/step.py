@@ -28,7 +28,8 @@ from mkport.verify import verify
 def check_step(
     op: Op, machine: str = "cpu", *, dtype: str = "bf16", workers: int = 2, seed: int = 0
 ) -> list[Verdict]:
-    """Checks the last node of this op in the step of each small model that has one.
+    """Checks the last node of this op in the step of each small model that has one; of an op with
+    optional tensors, the last one of each choice of them.
 
     Raises UserError for an op that no model's step holds, and for a model with an op that the
     machine has no body of.
@@ -36,32 +37,41 @@ def check_step(
     shape = replace(tiny.SHAPE, weights=dtype, cache=dtype)
     verdicts = []
     for family, graph in tiny.graphs(shape).items():
-        places = [n for n, node in enumerate(graph.nodes) if node.op.name == op.name]
-        if not places:
-            continue
-        started = time.perf_counter()
         given = tiny.fill(graph, shape, np.random.default_rng(seed))
-        program = tiny.program(dtype) if machine == "cpu" else compose_cuda(graph.ops, dtype, dtype)
-        before, after = (
-            run_step(graph.first(places[-1] + n), program, machine, given, workers, seed)
-            for n in (0, 1)
-        )
-        node = graph.nodes[places[-1]]
-        case = case_of(node, before)
-        got = {name: after[node.args[name]] for name in case.outputs}
-        label = f"{family} {node.label}"
-        if machine == "cpu":
-            standalone = run_standalone(op, case)
-        else:
-            standalone = run_standalone_cuda(op, case, machine, seed)
-        narrow = any(array.dtype == np.uint16 for array in case.arrays.values())
-        arithmetic = "bfloat16" if narrow and machine != "cpu" else "float32"
-        verdicts.append(
-            judge(op, "step", label, dtype, case, got, standalone, started, machine, arithmetic)
-        )
+        for place in last_places(graph, op.name):
+            started = time.perf_counter()
+            program = (
+                tiny.program(dtype) if machine == "cpu" else compose_cuda(graph.ops, dtype, dtype)
+            )
+            before, after = (
+                run_step(graph.first(place + n), program, machine, given, workers, seed)
+                for n in (0, 1)
+            )
+            node = graph.nodes[place]
+            case = case_of(node, before)
+            got = {name: after[node.args[name]] for name in case.outputs}
+            label = f"{family} {node.label}"
+            if machine == "cpu":
+                standalone = run_standalone(op, case)
+            else:
+                standalone = run_standalone_cuda(op, case, machine, seed)
+            narrow = any(array.dtype == np.uint16 for array in case.arrays.values())
+            arithmetic = "bfloat16" if narrow and machine != "cpu" else "float32"
+            verdicts.append(
+                judge(op, "step", label, dtype, case, got, standalone, started, machine, arithmetic)
+            )
     if not verdicts:
         raise UserError(f"No model's step holds the op {op.name}; check its solo form instead.")
     return verdicts
+
+
+def last_places(graph: Graph, op: str) -> list[int]:
+    """Where a graph's last node of the op is, for each choice of optional tensors that it has."""
+    found: dict[frozenset[str], int] = {}
+    for place, node in enumerate(graph.nodes):
+        if node.op.name == op:
+            found[frozenset(n for n, value in node.args.items() if value is not None)] = place
+    return sorted(found.values())
 
 
 def run_step(

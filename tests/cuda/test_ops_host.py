@@ -102,6 +102,23 @@ def test_a_broken_row_of_logits_has_no_experts(bad: float) -> None:
         assert (got["weights"][[0, 2]] == whole["weights"][[0, 2]]).all()
 
 
+@pytest.mark.parametrize(("norm", "op"), [("root", "rmsnorm"), ("mean", "layernorm")])
+@pytest.mark.parametrize("n", [16, 1040, 2064])
+def test_a_sum_that_norms_is_a_sum_then_a_norm(norm: str, op: str, n: int) -> None:
+    case = made("moe_combine", tokens=4, rows=3, n=n, top=9, norm=norm)
+    got = solo("moe_combine", case)
+    alone = case.copy()
+    w, h = (alone.arrays.pop(name) for name in ("w", "h"))
+    alone.outputs = ("x",)
+    x = solo("moe_combine", alone)["x"]
+    values = {"k": n, "eps": case.values["eps"]} | ({"groups": 1} if op == "rmsnorm" else {})
+    y = solo(op, Case({"count": alone.arrays["count"], "x": x, "w": w, "y": h}, values, ("y",)))[
+        "y"
+    ]
+    assert got["x"].tobytes() == x.tobytes() and got["h"].tobytes() == y.tobytes()
+    assert np.isnan(got["h"][3:]).all() and np.isfinite(got["h"][:3]).all()
+
+
 def test_a_layer_of_experts_is_the_same_for_all_workers_and_seeds() -> None:
     """Router to sum, twice: the loaders of expert ops wait for what the router has chosen."""
     sizes = Sizes(tokens=4, experts=6, top=2, hidden=64, ffn=48, layers=2)

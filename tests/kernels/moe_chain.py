@@ -81,7 +81,7 @@ def chain(s: Sizes, ops: Sequence[Op] = ()) -> Graph:
         g.add(o["moe_down"], f"{at} / down", act="act", w=down, y="y", n=s.hidden, k=s.ffn, **dealt)
         g.add(
             o["moe_combine"], f"{at} / combine", count="count", weights="chosen", y="y", x="x",
-            n=s.hidden, top=s.top,
+            n=s.hidden, top=s.top, mean=0, eps=0.0,
         )  # fmt: skip
     return g
 

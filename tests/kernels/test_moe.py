@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from mkport.compose import Program
-from mkport.declare.case import from_bf16
+from mkport.declare.case import Case, from_bf16
 from mkport.library import find_op
 from mkport.testing.forms import Outputs, run_ported
 from mkport.testing.law import EPS, measure
@@ -202,6 +202,24 @@ def test_strange_token_stays_in_its_row(name: str, bad: float, program: Program)
     assert (got["ids"][3] == -1).all() and np.isnan(got["x"][3]).all()
     assert got["x"][others].tobytes() == clean["x"][others].tobytes()
     assert got["slots"][-1, 1] == len(others) * s.top  # it is in no expert's list
+
+
+@pytest.mark.parametrize(("norm", "op"), [("root", "rmsnorm"), ("mean", "layernorm")])
+@pytest.mark.parametrize("n", [16, 80, 1040])
+def test_a_sum_that_norms_is_a_sum_then_a_norm(
+    norm: str, op: str, n: int, program: Program
+) -> None:
+    case = made("moe_combine", tokens=4, rows=3, n=n, top=5, norm=norm)
+    got = run_ported(find_op("moe_combine"), case, program)
+    alone = case.copy()
+    w, h = (alone.arrays.pop(name) for name in ("w", "h"))
+    alone.outputs = ("x",)
+    x = run_ported(find_op("moe_combine"), alone, program)["x"]
+    values = {"k": n, "eps": case.values["eps"]} | ({"groups": 1} if op == "rmsnorm" else {})
+    arrays = {"count": alone.arrays["count"], "x": x, "w": w, "y": h}
+    y = run_ported(find_op(op), Case(arrays, values, ("y",)), program)["y"]
+    assert got["x"].tobytes() == x.tobytes() and got["h"].tobytes() == y.tobytes()
+    assert np.isnan(got["h"][3:]).all() and np.isfinite(got["h"][:3]).all()
 
 
 def test_all_tokens_to_the_same_experts(program: Program) -> None:
