@@ -189,7 +189,7 @@ def effects(unit: Unit, kernel: Kernel, items: Sequence[Item]) -> list[Finding]:
         found += library_names(unit, item)
         found += _assembly(unit, item)
         found += _waiting(unit, item)
-        found += _atomics(unit, item)
+        found += _atomics(unit, items, item)
         found += _launches(unit, item)
         found += _variables(unit, item)
     if barriers := list(_grid_barriers(unit, items)):
@@ -335,7 +335,41 @@ def _volatiles(unit: Unit, item: Item) -> set[str]:
     return found
 
 
-def _atomics(unit: Unit, item: Item) -> Iterator[Finding]:
+def _discarded(unit: Unit, items: Sequence[Item], item: Item, call: "Node") -> bool:
+    """True where what a call returns is not used: not here, or by nobody who calls the function
+    that returns it."""
+    node, parent = call, call.parent
+    while parent is not None and parent.type in _PASSED_ON:
+        node, parent = parent, parent.parent
+        if node.type == "call_expression":
+            function = node.child_by_field_name("function")
+            if function is None or not known.is_pure(unit.tree.of(function)):
+                return False
+    if parent is None or parent.type == "expression_statement":
+        return True
+    if parent.type != "return_statement" or item.kernel or item.kind != "function":
+        return False
+    return all(
+        other.parent is not None and other.parent.type == "expression_statement"
+        for caller in items for other in find(caller.outer, "call_expression")
+        if _calls(unit, other, item)
+    )  # fmt: skip
+
+
+_PASSED_ON = (
+    "parenthesized_expression", "conditional_expression", "cast_expression", "argument_list",
+    "call_expression",
+)  # fmt: skip
+
+
+def _calls(unit: Unit, call: "Node", item: Item) -> bool:
+    function = call.child_by_field_name("function")
+    text = unit.tree.of(function) if function is not None else ""
+    words = re.findall(r"\w+", re.split(r"[<(]", text)[0])
+    return bool(words) and words[-1] in item.names
+
+
+def _atomics(unit: Unit, items: Sequence[Item], item: Item) -> Iterator[Finding]:
     shared = set(re.findall(r"__shared__[^;]*?\b(\w+)\s*(?:\[|;)", unit.text_of(item)))
     for call in find(item.outer, "call_expression"):
         function = call.child_by_field_name("function")
@@ -348,7 +382,7 @@ def _atomics(unit: Unit, item: Item) -> Iterator[Finding]:
         root = next(iter(re.findall(r"[A-Za-z_]\w*", target)), "")
         if root in shared:
             continue
-        used = call.parent is not None and call.parent.type != "expression_statement"
+        used = not _discarded(unit, items, item, call)
         line, column = unit.tree.line(call), unit.tree.column(call)
         if used and name != "atomicCAS":
             yield Finding(
@@ -368,12 +402,18 @@ def _atomics(unit: Unit, item: Item) -> Iterator[Finding]:
                 "Use atomicAdd, atomicMax or a reduction in an op of its own.",
             )  # fmt: skip
             continue
+        ordered = re.match(r"atomic(?:Add|Sub|Exch|Inc|Dec)", name)
         yield Finding(
             "MK301", line, column,
-            f"`{name}({' '.join(target.split())}, ...)` adds up in the order in which blocks come.",
+            f"`{name}({' '.join(target.split())}, ...)` adds up in the order in which blocks come."
+            if ordered else
+            f"`{name}({' '.join(target.split())}, ...)` joins what blocks find, in any order.",
             "With floats the last bits differ from run to run, as in the original; the target must "
-            "hold its start value before each step.",
-            "Write partial results and join them in a fixed order to have the same bits always.",
+            "hold its start value before each step." if ordered else
+            "The result is the same in every order, but the target must hold its start value "
+            "before each step.",
+            "Write partial results and join them in a fixed order to have the same bits always."
+            if ordered else "Have an op that runs before it set the target.",
             "warning",
         )  # fmt: skip
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mkport.errors import UserError
 from mkport.port.constants import Constants
@@ -10,6 +11,9 @@ from mkport.port.kernel import Kernel
 from mkport.port.lexer import split_list
 from mkport.port.syntax import find
 from mkport.port.unit import Unit
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
 
 Three = tuple[int, int, int]
 MAX_THREADS = 1024
@@ -44,8 +48,9 @@ def three(text: str, option: str) -> Three:
     return numbers[0], numbers[1], numbers[2]
 
 
-def launches(unit: Unit, kernel: Kernel) -> list[tuple[int, list[str]]]:
-    """The `<<<...>>>` launches of a kernel in its file: line, and the text of each part."""
+def launches(unit: Unit, kernel: Kernel) -> list[tuple[str, list[str]]]:
+    """The `<<<...>>>` launches of a kernel in its file: the text of the function that each stands
+    in, and of each part."""
     found = []
     tree = unit.tree
     for call in find(tree.root, "kernel_call_syntax"):
@@ -59,8 +64,17 @@ def launches(unit: Unit, kernel: Kernel) -> list[tuple[int, list[str]]]:
         if name != kernel.name:
             continue
         text = tree.of(call).strip()
-        found.append((tree.line(call), split_list(text.removeprefix("<<<").removesuffix(">>>"))))
+        parts = split_list(text.removeprefix("<<<").removesuffix(">>>"))
+        found.append((_around(unit, parent), parts))
     return found
+
+
+def _around(unit: Unit, node: "Node") -> str:
+    """The text of the function that a node stands in, or all of it."""
+    here: Node | None = node
+    while here is not None and here.type != "function_definition":
+        here = here.parent
+    return unit.text if here is None else unit.tree.of(here)
 
 
 def geometry(
@@ -71,48 +85,52 @@ def geometry(
     constants = Constants(unit, kernel.bindings)
     seen = launches(unit, kernel)
     if grid is None:
-        grid = _agreed(unit, constants, seen, 0)
+        grid = _agreed(constants, seen, 0)
         sources[0] = "the file's launch" if grid else ""
     if block is None:
-        block = _agreed(unit, constants, seen, 1)
+        block = _agreed(constants, seen, 1)
         sources[1] = "the file's launch" if block else ""
     if block is None and kernel.bounds and not seen:
         block, sources[1] = (kernel.bounds, 1, 1), "__launch_bounds__"
     if shared is None and seen:
-        parts = {parts[2] if len(parts) > 2 else "0" for _, parts in seen}
-        if len(parts) == 1:
-            shared = constants.value(_local(unit, parts.pop()))
+        sizes = {_local(around, parts[2]) if len(parts) > 2 else "0" for around, parts in seen}
+        if len(sizes) == 1:
+            shared = constants.value(sizes.pop())
             sources[2] = "the file's launch" if shared is not None else ""
     return Geometry(grid, block, shared, (sources[0], sources[1], sources[2]))
 
 
 def _agreed(
-    unit: Unit, constants: Constants, seen: Sequence[tuple[int, list[str]]], place: int
+    constants: Constants, seen: Sequence[tuple[str, list[str]]], place: int
 ) -> Three | None:
-    values = {_three_of(unit, constants, parts[place]) for _, parts in seen if len(parts) > place}
+    values = {
+        _three_of(around, constants, parts[place]) for around, parts in seen if len(parts) > place
+    }
     return values.pop() if len(values) == 1 else None
 
 
-def _three_of(unit: Unit, constants: Constants, text: str) -> Three | None:
-    text = _local(unit, text)
+def _three_of(around: str, constants: Constants, text: str) -> Three | None:
+    text = _local(around, text)
     found = re.fullmatch(r"dim3\s*[({](.*)[)}]", text.strip(), re.DOTALL)
     parts = split_list(found[1]) if found else [text]
-    numbers = [constants.value(_local(unit, part)) for part in parts]
+    numbers = [constants.value(_local(around, part)) for part in parts]
     if not numbers or len(numbers) > 3 or any(n is None or n < 1 for n in numbers):
         return None
     x, y, z = ([n or 1 for n in numbers] + [1, 1])[:3]
     return x, y, z
 
 
-def _local(unit: Unit, text: str) -> str:
-    """A host variable's value, where the file declares the name once and never changes it."""
+def _local(around: str, text: str) -> str:
+    """A host variable's value, where its function declares the name once and never changes it."""
     name = text.strip()
     if not re.fullmatch(r"[A-Za-z_]\w*", name):
         return text
-    declared = re.findall(rf"\bdim3\s+{name}\s*\(([^;]*)\)\s*;", unit.text)
-    declared = [f"dim3({inner})" for inner in declared]
+    inner = r"((?:[^;()]|\([^;()]*\))*)"
+    others = rf"(?:\w+\s*\({inner.replace('((?:', '(?:(?:')}\)\s*,\s*)*"
+    found = re.findall(rf"\bdim3\s+{others}{name}\s*\({inner}\)\s*[;,]", around)
+    declared = [f"dim3({sizes})" for sizes in found]
     declared += re.findall(rf"\b(?:int|unsigned|size_t|auto|long)\s+{name}\s*=\s*([^;,]+)[;,]",
-                           unit.text)  # fmt: skip
+                           around)  # fmt: skip
     changed = re.search(rf"\b{name}(?:\.\w+)?\s*(?:[-+*/%&|^]|<<|>>)?=(?!=)", re.sub(
-        rf"\b(?:int|unsigned|size_t|auto|long)\s+{name}\s*=", "", unit.text))  # fmt: skip
+        rf"\b(?:int|unsigned|size_t|auto|long)\s+{name}\s*=", "", around))  # fmt: skip
     return declared[0] if len(declared) == 1 and not changed else text

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from mkport.declare.case import from_bf16
 from mkport.port.finding import Finding
 from mkport.port.kernel import Kernel
 
+MOST = 3  # findings of a code that are told
 WRITTEN = ("write", "update")
 TOLD = {
     "MK202": "read what nobody wrote",
@@ -62,6 +64,18 @@ def _plain(before: np.ndarray, after: np.ndarray, dtype: str) -> str:
     if not values.any():
         return f"it left zero in all {count} changed elements"
     return ""
+
+
+def few(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings by line, at most `MOST` of a code; the last of them says how many more there are."""
+    kept: list[Finding] = []
+    for code in dict.fromkeys(finding.code for finding in findings):
+        same = sorted((f for f in findings if f.code == code), key=lambda f: f.line)
+        more = len(same) - MOST
+        kept += same[:MOST]
+        if more > 0:
+            kept[-1] = replace(kept[-1], cause=f"{kept[-1].cause} There are {more} more like it.")
+    return kept
 
 
 def misfits(

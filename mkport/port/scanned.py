@@ -148,7 +148,8 @@ class Scanned:
         """The kernel in the text that the port is made of: macros expanded only if they must be."""
         defines = dict(self.request.defines)
         written_out = Unit(expand(self.unit.text, defines))
-        for unit in (self.unit, written_out):
+        torn = self.unit.torn and not written_out.torn
+        for unit in (written_out,) if torn else (self.unit, written_out):
             special = self.analysed.special(self.seen)
             items = [
                 item for item in unit.kernels

@@ -14,7 +14,7 @@ from mkport.port.arguments import trials
 from mkport.port.finding import Finding
 from mkport.port.geometry import Geometry
 from mkport.port.original import NotBuilt, Original
-from mkport.port.outcome import asked_for, misfits, says_little
+from mkport.port.outcome import asked_for, few, misfits, says_little
 from mkport.port.report import Step
 from mkport.port.written import Written
 
@@ -60,7 +60,7 @@ class Tried(Written):
         assert self.launch is not None
         first = self._first(step, self.given, self.launch, given=True)
         if first is not None and first[1]:
-            self.steps.found(step, first[1])
+            self.steps.found(step, few(first[1]))
             return None
         return first and Chosen(self.given, self.launch, first[0], True)
 
@@ -87,7 +87,7 @@ class Tried(Written):
                 if any(f.code in ("MK201", "MK205") for f in own):
                     break  # no argument mends that
         if blamed:
-            self.steps.found(step, blamed)
+            self.steps.found(step, few(blamed))
             return None
         if dull is None:
             step.state = "skipped"

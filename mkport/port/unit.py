@@ -180,6 +180,21 @@ class Unit:
                     found.add(self.tree.of(inner))
         return found
 
+    @cached_property
+    def stray(self) -> "list[Node]":
+        """What stands at the top and is no declaration: uses of macros, and what was not read."""
+        known = {item.outer.start_byte for item in self.items if item.kind != "other"}
+        return [
+            node for node in self.tree.root.children
+            if node.start_byte not in known and node.type not in ("comment", ";")
+            and not node.type.startswith(("preproc_", "namespace_", "linkage_"))
+        ]  # fmt: skip
+
+    @property
+    def torn(self) -> bool:
+        """True where the text was not read as declarations: macros that make some, perhaps."""
+        return any(node.is_error for node in self.stray)
+
     @property
     def kernels(self) -> list[Item]:
         """The kernels with a body, in order."""
@@ -255,9 +270,7 @@ def host_ranges(unit: Unit, roots: Iterable[Item], also: str = "") -> list[tuple
         name = node.child_by_field_name("name")
         if name is not None and unit.tree.of(name) not in used:
             ranges.append((node.start_byte, node.end_byte))
-    for node in unit.tree.root.children:
-        if node.is_error:
-            ranges.append((node.start_byte, node.end_byte))
+    ranges += [(node.start_byte, node.end_byte) for node in unit.stray]
     return [whole_item(unit.text, start, end) for start, end in ranges]
 
 
@@ -274,14 +287,14 @@ def whole_item(text: str, start: int, end: int) -> tuple[int, int]:
     return found.start() if found else start, behind.end() if behind else end
 
 
-def device_text(text: str) -> str:
+def device_text(text: str, also: str = "") -> str:
     """A file's text without its host code: line numbers stay, what goes is blank.
 
-    What the file's kernels reach stays, and all of them. Macros are expanded only where the text
-    cannot be read as it is.
+    What the file's kernels reach stays, and all of them, and what `also` names: the arguments of
+    templates. Macros are expanded only where the text cannot be read as it is.
     """
     text = resolve(text, {})
     unit = Unit(text)
     if unit.tree.root.has_error:
         unit = Unit(expand(text, {}))
-    return blanked(unit.text, host_ranges(unit, unit.kernels))
+    return blanked(unit.text, host_ranges(unit, unit.kernels, also))

@@ -1,28 +1,21 @@
 """CUB's collectives and cooperative groups: ported with the bits of their originals, and right."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mkport.compose.cuda import CudaProgram, compose_cuda
+from mkport.compose.cuda import CudaProgram
 from mkport.machines.cuda.nvrtc import find, nvrtc
 from mkport.machines.host.build import compiler
-from mkport.port import check
 from mkport.port.compile import include_folders
-from mkport.port.fill.op import OP as FILL
-from mkport.port.geometry import Geometry
-from mkport.port.kernel import parse_instance
-from mkport.port.original import run_original
-from mkport.port.port import Port, port_file
-from mkport.port.preprocess import merge
-from mkport.port.report import Report
-from mkport.port.scanned import Request
-from mkport.port.unit import device_text
+from mkport.port.port import port_file
+from mkport.testing.parts import load_file
 
 FILE = Path(__file__).with_name("collectives.cu")
+harness = load_file(Path(__file__).with_name("harness.py"))
+Outputs = dict[str, dict[str, np.ndarray]]
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="there is no C++ compiler")
 rng = np.random.default_rng(5)
 
@@ -35,30 +28,26 @@ def ints(*shape: int) -> np.ndarray:
     return rng.integers(0, 9, shape).astype(np.int32)
 
 
-@dataclass(frozen=True)
-class Case:
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    given: dict[str, Any]
-    instance: str = ""
-
-
 def zeros(*shape: int, dtype: type = np.float32) -> np.ndarray:
     return np.zeros(shape, dtype)
 
 
+def case(grid: Any, block: Any, given: dict[str, Any], instance: str = "") -> Any:
+    return harness.Case(grid, block, given, instance)
+
+
 CASES = {
-    "rms": Case((3, 1, 1), (64, 1, 1), {"out": zeros(3, 90), "x": f32(3, 90), "hidden": 90}),
-    "ranges": Case((2, 1, 1), (32, 4, 1), {
+    "rms": case((3, 1, 1), (64, 1, 1), {"out": zeros(3, 90), "x": f32(3, 90), "hidden": 90}),
+    "ranges": case((2, 1, 1), (32, 4, 1), {
         "x": f32(256), "y": zeros(2), "places": zeros(256, dtype=np.int32)}, "ranges<32, 4>"),
-    "running": Case((2, 1, 1), (128, 1, 1), {"x": f32(256), "y": zeros(256), "total": zeros(2)}),
-    "offsets": Case((2, 1, 1), (64, 1, 1), {
+    "running": case((2, 1, 1), (128, 1, 1), {"x": f32(256), "y": zeros(256), "total": zeros(2)}),
+    "offsets": case((2, 1, 1), (64, 1, 1), {
         "counts": ints(500), "starts": zeros(500, dtype=np.int32), "n": 500}),
-    "halves": Case((2, 1, 1), (128, 1, 1), {
+    "halves": case((2, 1, 1), (128, 1, 1), {
         "x": f32(256), "sums": zeros(16), "ranks": zeros(256, dtype=np.int32)}),
-    "softmax_groups": Case((3, 1, 1), (128, 1, 1), {
+    "softmax_groups": case((3, 1, 1), (128, 1, 1), {
         "x": f32(3, 200), "y": zeros(3, 200), "cols": 200}),
-    "rows_by_warp": Case((2, 1, 1), (128, 1, 1), {
+    "rows_by_warp": case((2, 1, 1), (128, 1, 1), {
         "x": ints(7, 32), "y": zeros(7, 32, dtype=np.int32),
         "votes": zeros(7, 4, dtype=np.int32), "rows": 7}),
 }  # fmt: skip
@@ -94,81 +83,39 @@ def truth(kernel: str, given: dict[str, Any]) -> dict[str, np.ndarray]:
     return {"y": y.reshape(7, 32), "votes": votes}
 
 
-def port_of(kernel: str) -> Report:
-    case = CASES[kernel]
-    return port_file(
-        FILE, kernel, grid=case.grid, block=case.block, instantiate=case.instance or None,
-        run=False, compile=False,
-    )  # fmt: skip
+@pytest.fixture(scope="module")
+def kernels() -> Any:
+    return harness.Kernels(FILE, CASES)
 
 
 @pytest.fixture(scope="module")
-def reports() -> dict[str, Report]:
-    return {kernel: port_of(kernel) for kernel in CASES}
+def program(kernels: Any) -> CudaProgram:
+    made: CudaProgram = kernels.program()
+    return made
 
 
 @pytest.fixture(scope="module")
-def program(reports: dict[str, Report]) -> CudaProgram:
-    ops = [report.op for report in reports.values() if report.op is not None]
-    return compose_cuda([FILL, *ops], "f32", "f32", rows=1)
-
-
-@pytest.fixture(scope="module")
-def originals() -> dict[str, dict[str, np.ndarray]]:
-    """What the originals leave, all in one build: by kernel and argument."""
-    launches = []
-    for name, case in CASES.items():
-        kernel = prepared(name).kernel
-        launch = Geometry(case.grid, case.block, 0)
-        launches.append(check.original_launch(kernel, kernel.call, launch, case.given, 0))
-    done = run_original(device_text(merge(FILE).text), launches, seeds=3)
-    assert done.well_defined, done.findings
-    left = list(done.outputs)
-    return {
-        name_of: {
-            name: left.pop(0) for name, value in case.given.items() if isinstance(value, np.ndarray)
-        }
-        for name_of, case in CASES.items()
-    }
+def originals(kernels: Any) -> Outputs:
+    left: Outputs = kernels.originals()
+    return left
 
 
 @needs_compiler
 @pytest.mark.parametrize("kernel", CASES)
 def test_a_collective_is_right_and_keeps_its_bits(
-    kernel: str,
-    reports: dict[str, Report],
-    program: CudaProgram,
-    originals: dict[str, dict[str, np.ndarray]],
+    kernel: str, kernels: Any, program: CudaProgram, originals: Outputs
 ) -> None:
-    case, report, outputs = CASES[kernel], reports[kernel], originals[kernel]
-    assert report.verdict == "ported", [str(f) for f in report.refusals]
-    assert report.op is not None
-    for name, wanted in truth(kernel, case.given).items():
-        np.testing.assert_allclose(outputs[name], wanted, rtol=2e-5, atol=2e-6)
-    bound = {**case.given, "grid_x": case.grid[0]}
-    orders = ((1, 0), (7, 2))
-    assert not check.compare(report.op, bound, outputs, orders=orders, program=program)
-
-
-def prepared(kernel: str) -> Port:
-    """A port as far as its text."""
-    case = CASES[kernel]
-    _, instance = parse_instance(case.instance or kernel)
-    port = Port(Request(FILE, kernel, case.grid, case.block, None, instance))
-    for step in (port._scan, port._geometry, port._fit, port._control, port._memory):
-        step()
-    port._synchronisation()
-    port._effects()
-    port._emit()
-    return port
+    for name, wanted in truth(kernel, CASES[kernel].given).items():
+        np.testing.assert_allclose(originals[kernel][name], wanted, rtol=2e-5, atol=2e-6)
+    assert not kernels.differences(kernel, originals[kernel], program)
 
 
 @pytest.mark.skipif(find() is None, reason="NVRTC is not installed")
-def test_ports_and_their_originals_compile_for_a_gpu(program: CudaProgram) -> None:
+def test_ports_and_their_originals_compile_for_a_gpu(kernels: Any, program: CudaProgram) -> None:
     assert nvrtc().compile(program.source, "sm_90a").registers["megakernel"] <= 168
     if not any((folder / "cub/cub.cuh").is_file() for folder in include_folders()):
         pytest.skip("CUB's own headers are not here")
-    source = prepared("rms")._original_for_gpu()
+    source = kernels.prepared("rms")._original_for_gpu()
     assert "mk_of_lane" not in source and "#include <cub/block/block_scan.cuh>" in source
     nvrtc().compile(source, "sm_90a", include=include_folders())
 
