@@ -13,7 +13,7 @@ from mkport.declare import Op, TensorSpec
 from mkport.engine.cuda_ahead import SLOTS, Queue, pinned
 from mkport.engine.load import LoadedModel
 from mkport.engine.ran import Ran
-from mkport.engine.target import Arrays, as_stored, fixed_table
+from mkport.engine.target import Arrays, as_stored, fixed_table, with_spare
 from mkport.machines.cpu.memory import NUMPY
 from mkport.machines.cuda.ahead import Ahead
 from mkport.machines.cuda.gpu import BESIDE, check_room, gpu
@@ -92,7 +92,7 @@ class DeviceArrays:
             if spec.kind == "weight":
                 self.tensors[name] = (weight or weight_of)(model, spec, context)
             elif spec.kind != "input" or name in tables:
-                self.tensors[name] = cupy.zeros(spec.shape, NUMPY[spec.dtype])
+                self.tensors[name] = cupy.zeros(with_spare(spec), NUMPY[spec.dtype])
         self.tables = {name: np.zeros(specs[name].shape, np.int32) for name in sorted(tables)}
         self._sent = {name: table.copy() for name, table in self.tables.items()}
         sequences = max(map(len, self.tables.values()), default=1)

@@ -11,7 +11,7 @@ import numpy as np
 
 from mkport.doctor import cpu_model
 from mkport.engine.load import LoadedModel
-from mkport.engine.prefill import Prefill
+from mkport.engine.prefill.prefill import LEAST, Prefill
 from mkport.engine.ran import Ran
 from mkport.engine.sampled import Draw
 from mkport.engine.scheduler import Limits
@@ -98,9 +98,9 @@ class StepRunner:
         self._traced: tuple[int, int] = (0, 0)  # tokens and sequences of the last step
         self.prefill: Prefill | None = None
         if target.prefills:
-            self.prefill = Prefill(graph, self.steps.tensors)
-            first = {name: table[0] for name, table in self._tables.items()}
-            self.prefill.warm(first, limits.context)
+            sizes = chunk_sizes(max(limits.chunk, limits.mixed_chunk), limits.context)
+            self.prefill = Prefill(graph, self.steps.tensors, sizes=sizes)
+            self.prefill.record()
 
     def run(self, plan: Plan, draws: Sequence[Draw], trace: bool = False) -> Ran:
         """See `Runner`."""
@@ -192,6 +192,17 @@ class StepRunner:
                 for name in names if pages else ():
                     steps.restore(name, pages, move.sequence.saved[name])
             move.sequence.saved = None
+
+
+def chunk_sizes(most: int, context: int) -> list[int]:
+    """Tokens of the chunks that are computed, ascending: powers of two, then what holds `most`, of
+    no more than `context` positions."""
+    most = min(most, context)
+    sizes, size = [], LEAST
+    while size < most:
+        sizes.append(size)
+        size *= 2
+    return [*sizes, most]
 
 
 def _arrived(ran: Ran) -> None:

@@ -124,7 +124,7 @@ class HostArrays:
     @staticmethod
     def _array(model: LoadedModel, spec: TensorSpec, context: int) -> np.ndarray:
         if spec.kind != "weight":
-            return allocate(spec.dtype, spec.shape)
+            return allocate(spec.dtype, with_spare(spec))
         table = fixed_table(model, spec, context)
         return as_stored(model.weights[spec.name], spec) if table is None else table
 
@@ -164,6 +164,12 @@ class HostArrays:
             self.inputs["tokens"][:rows] = np.maximum(chosen, 0)
             places = self.inputs["rows"][:rows, 1]
             np.minimum(places + 1, context - 1, out=places)
+
+
+def with_spare(spec: TensorSpec) -> tuple[int, ...]:
+    """A tensor's shape, with one page behind a cache's last that belongs to nobody."""
+    first, *others = spec.shape
+    return (first + (spec.kind == "state"), *others)
 
 
 def _rows(logits: Mapping[int, np.ndarray], shape: tuple[int, int]) -> np.ndarray:

@@ -58,8 +58,11 @@ def chosen_weights(z: Any, ids: Any, softmax: bool, renormalise: bool, scale: fl
 
 def mixed(x: Any, out: Any, place: Any, weights: Any) -> Any:
     """x [tokens, n] plus the weighted sum of each token's rows of out, which `place` finds."""
-    rows = out[place].view(weights.shape[0], weights.shape[1], -1).float()  # [tokens, top, n]
-    return x + (rows * weights[..., None]).sum(1)
+    tokens, top = weights.shape
+    place = place.view(tokens, top)
+    for choice in range(top):  # one pass over x: a sum over a dimension would be a slow reduction
+        x = x + out[place[:, choice]].float() * weights[:, choice, None]
+    return x
 
 
 FUNCTIONS = (rms_norm, layer_norm, rotated, gated, ranked, chosen_weights, mixed)

@@ -6,44 +6,29 @@ between two nodes that belong together.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 from mkport.engine.prefill.attend import attention, gathered
 from mkport.engine.prefill.experts import grouped, product
-
-
-@dataclass(frozen=True)
-class Pages:
-    """Where a page table leads the chunk."""
-
-    seen: Any  # int64 [blocks] the pages of all keys that a token of the chunk may see
-    first: int  # the position that these begin with
-    page: Any  # int64 [tokens] each token's own page
-    slot: Any  # int64 [tokens] and its place in it
+from mkport.engine.prefill.inputs import Inputs
 
 
 @dataclass
 class Chunk:
-    """One sequence's tokens from position `start` on, while they are run."""
+    """One sequence's tokens, while they are run."""
 
-    ids: Any  # int64 [tokens]
-    start: int
-    pages: Mapping[str, Pages]  # by page table
+    room: Inputs
     fixed: Mapping[str, Any]  # weights and cache
     fused: Mapping[str, Callable[..., Any]]
     dtype: Any  # of weights, so of what they are multiplied with
-    scratch: dict[str, Any]
-
-    @property
-    def end(self) -> int:
-        """The position behind the last token."""
-        return self.start + len(self.ids)
+    scratch: dict[str, Any] = field(default_factory=dict)
+    angles: dict[str, Any] = field(default_factory=dict)  # rows of rotary tables, by table
 
 
 def _embed(c: Chunk, a: SimpleNamespace) -> None:
-    c.scratch[a.y] = c.fixed[a.table].index_select(0, c.ids).float()
+    c.scratch[a.y] = c.fixed[a.table].index_select(0, c.room.ids).float()
 
 
 def _rmsnorm(c: Chunk, a: SimpleNamespace) -> None:
@@ -77,13 +62,10 @@ def _gemm_silu(c: Chunk, a: SimpleNamespace) -> None:
 
 
 def _attention(c: Chunk, a: SimpleNamespace) -> None:
-    pages = c.pages[a.page_table]
-    oldest = max(c.start - a.window + 1, 0) if a.window else 0
-    k, v = (
-        gathered(c.fixed[name], pages.seen, oldest - pages.first, c.end - pages.first).to(c.dtype)
-        for name in (a.k_pages, a.v_pages)
-    )
-    c.scratch[a.partial] = attention(c.scratch[a.q], k, v, a.window, a.scale)
+    pages = c.room.pages[a.page_table]
+    k, v = (gathered(c.fixed[name], pages.seen).to(c.dtype) for name in (a.k_pages, a.v_pages))
+    q = c.scratch[a.q]
+    c.scratch[a.partial] = attention(q, k, v, c.room.count, pages.keys, a.window, a.scale)
 
 
 def _attention_combine(c: Chunk, a: SimpleNamespace) -> None:
@@ -143,13 +125,13 @@ def _place(c: Chunk, a: SimpleNamespace, y: Any) -> None:
     if a.rope is None:
         heads = heads.to(dtype)
     else:
-        table = c.fixed[a.rope][c.start : c.end]
-        heads = c.fused["rotated"](heads, table, bool(a.half_split), dtype)
+        if a.rope not in c.angles:
+            c.angles[a.rope] = c.fixed[a.rope].index_select(0, c.room.position)
+        heads = c.fused["rotated"](heads, c.angles[a.rope], bool(a.half_split), dtype)
     if cache is None:
         c.scratch[a.y] = heads
         return
-    pages = c.pages[a.page_table]
-    cache[pages.page, :, pages.slot] = heads
+    cache[c.room.pages[a.page_table].page, :, c.room.slot] = heads
 
 
 NODES: dict[str, Callable[[Chunk, SimpleNamespace], None]] = {

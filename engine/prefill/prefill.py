@@ -1,5 +1,6 @@
 """Runs chunks of prompts: a step graph as calls of PyTorch, over the machines' own tensors."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -7,23 +8,33 @@ from typing import Any
 import numpy as np
 
 from mkport.engine.prefill.functions import fused
-from mkport.engine.prefill.nodes import NODES, Chunk, Pages
+from mkport.engine.prefill.inputs import Inputs, Table
+from mkport.engine.prefill.nodes import NODES, Chunk
 from mkport.engine.prefill.views import view
 from mkport.plan import Graph
 from mkport.plan.graph import Node
 
-WARM = (64, 1024, 96)  # tokens of the chunks that make PyTorch compile
+LEAST = 64  # tokens of the smallest chunk that is recorded
+
+_log = logging.getLogger(__name__)
 
 
 class Prefill:
-    """Chunks of one sequence a call, over weights and cache in `tensors` (NumPy or CuPy).
+    """Chunks of one sequence a call, over weights and cache in `tensors` (NumPy or CuPy); of each
+    part of the cache, the page behind the last that the graph knows is scratch.
 
     Work is queued on the current stream of a GPU, where decode steps are; nothing waits for it.
-    `compiled` has PyTorch fuse what stands between products, by default on a GPU.
+    `compiled` has PyTorch fuse what stands between products, by default on a GPU. Where `sizes`
+    [sizes] are given, ascending, a chunk is computed as the next larger one of these, so that its
+    bits do not depend on its length alone, and `record` can have the GPU repeat a run of it.
     """
 
     def __init__(
-        self, graph: Graph, tensors: Mapping[str, Any], compiled: bool | None = None
+        self,
+        graph: Graph,
+        tensors: Mapping[str, Any],
+        compiled: bool | None = None,
+        sizes: Sequence[int] = (),
     ) -> None:
         specs = graph.tensors.values()
         self._fixed = {
@@ -34,11 +45,15 @@ class Prefill:
         cache = {spec.name for spec in specs if spec.kind == "state"}
         nodes = needed(graph.nodes, cache)
         self._calls = [(NODES[node.op.name], SimpleNamespace(**node.args)) for node in nodes]
-        self._windows = windows(graph.nodes)
+        self._tables = tables_of(graph)
+        self._columns = {name: graph.tensors[name].shape[1] for name in self._tables}
         self._page = next(node.args["page"] for node in nodes if "page" in node.args)
         embedding = next(self._fixed[node.args["table"]] for node in nodes if "table" in node.args)
         self.device, self.dtype = embedding.device, embedding.dtype
         self._fused = fused(self.device.type == "cuda" if compiled is None else compiled)
+        reach = max(self._columns.values()) * self._page
+        self._sized = [self._room(tokens, reach) for tokens in sizes]
+        self._recorded: dict[int, Any] = {}  # by tokens
 
     def run(self, ids: Sequence[int], start: int, tables: Mapping[str, np.ndarray]) -> None:
         """Writes the keys and values of `ids` [tokens], which stand at position `start` on, into
@@ -46,48 +61,83 @@ class Prefill:
 
         `tables` holds the sequence's row of each page table, int32 [blocks].
         """
+        room = next((room for room in self._sized if room.tokens >= len(ids)), None)
+        if room is None:
+            room = self._room(len(ids), start + len(ids))
+        room.fill(ids, start, tables)
+        if room.tokens in self._recorded:
+            self._recorded[room.tokens].replay()
+        else:
+            self._walk(room)
+
+    @property
+    def recorded(self) -> list[int]:
+        """Tokens of the chunks that a GPU repeats, [sizes]."""
+        return sorted(self._recorded)
+
+    def record(self) -> None:
+        """Compiles, and has the GPU record a run of each of the sizes, so that the host has to
+        queue one thing a chunk instead of thousands. Into pages that nobody holds; waits for it.
+
+        What was recorded must give the bits that were seen before, or it is not used.
+        """
         import torch
 
-        end = start + len(ids)
+        rows = {
+            name: np.arange(self._columns[name], dtype=np.int32) % table.spare
+            for name, table in self._tables.items()
+        }
+        for room in reversed(self._sized):
+            room.fill([1 + i % 200 for i in range(room.tokens)], 0, rows)
+            for _ in range(2):
+                self._walk(room)
+        if self.device.type != "cuda":
+            return
+        torch.cuda.synchronize()
+        try:
+            self._recorded = self._record()
+        except RuntimeError as error:
+            _log.warning("chunks of prompts are queued kernel by kernel: %s", error)
+            self._recorded = {}
+        torch.cuda.synchronize()
+
+    def _record(self) -> dict[int, Any]:
+        import torch
+
+        recorded: dict[int, Any] = {}
+        pool = torch.cuda.graph_pool_handle()
+        for room in reversed(self._sized):  # the largest first: the others fit in its scratch
+            seen = self._written()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                self._walk(room)
+            for cache in seen:
+                self._fixed[cache][:1] = 0
+            graph.replay()
+            torch.cuda.synchronize()
+            if room.tokens <= 1024 and any(
+                not torch.equal(self._fixed[name][:1], wanted) for name, wanted in seen.items()
+            ):
+                raise RuntimeError(f"a recorded run of {room.tokens} tokens gives other bits")
+            recorded[room.tokens] = graph
+        return recorded
+
+    def _written(self) -> dict[str, Any]:
+        """The first page of every part of the cache: a copy."""
+        return {
+            name: tensor[:1].clone() for name, tensor in self._fixed.items() if tensor.ndim == 4
+        }
+
+    def _room(self, tokens: int, reach: int) -> Inputs:
+        return Inputs(tokens, reach, self._page, self._tables, self.device)
+
+    def _walk(self, room: Inputs) -> None:
+        import torch
+
         with torch.no_grad():
-            chunk = Chunk(
-                ids=self._sent(ids),
-                start=start,
-                pages={name: self._pages(name, row, start, end) for name, row in tables.items()},
-                fixed=self._fixed,
-                fused=self._fused,
-                dtype=self.dtype,
-                scratch={},
-            )
+            chunk = Chunk(room, self._fixed, self._fused, self.dtype)
             for call, args in self._calls:
                 call(chunk, args)
-
-    def warm(self, tables: Mapping[str, np.ndarray], context: int) -> None:
-        """Runs chunks of a few lengths, none above `context` positions, into pages that nobody
-        holds, so that what has to be compiled is compiled, and waits for it."""
-        import torch
-
-        for tokens in WARM:
-            self.run([0] * min(tokens, context), 0, tables)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
-    def _pages(self, name: str, row: np.ndarray, start: int, end: int) -> Pages:
-        window, page = self._windows[name], self._page
-        block = max(start - window + 1, 0) // page if window else 0
-        position = np.arange(start, end)
-        return Pages(
-            self._sent(row[block : -(-end // page)]),
-            block * page,
-            self._sent(row[position // page]),
-            self._sent(position % page),
-        )
-
-    def _sent(self, numbers: Any) -> Any:
-        import torch
-
-        host = torch.from_numpy(np.array(numbers, np.int64))
-        return host.to(self.device, non_blocking=True)
 
 
 def needed(nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:
@@ -103,11 +153,13 @@ def needed(nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:
     return kept[::-1]
 
 
-def windows(nodes: Sequence[Node]) -> dict[str, int]:
-    """Keys that a token sees through each page table, its own included; 0: all."""
-    found: dict[str, int] = {}
-    for node in nodes:
+def tables_of(graph: Graph) -> dict[str, Table]:
+    """The page tables: of several windows the widest, and the page behind the last."""
+    found: dict[str, Table] = {}
+    for node in graph.nodes:
         if node.op.name == "attention":
             name = node.args["page_table"]
-            found[name] = max(found.get(name, 0), node.args["window"])
+            pool = graph.tensors[node.args["k_pages"]].shape[0]
+            known = found[name].window if name in found else 0
+            found[name] = Table(max(known, node.args["window"]), pool)
     return found

@@ -54,12 +54,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LoadedModel
 
 
 @contextmanager
-def decoding(model: LoadedModel) -> Iterator[tuple[Decoder, Prefill]]:
+def decoding(model: LoadedModel, sizes: Sequence[int] = ()) -> Iterator[tuple[Decoder, Prefill]]:
     """A decoder of two sequences, and prefill over its tensors."""
-    sizes = {"batch": 2, "context": CONTEXT, "page": PAGE, "workers": 2}
-    with one_program(), Decoder(model, **sizes) as decoder:  # type: ignore[arg-type]
+    given = {"batch": 2, "context": CONTEXT, "page": PAGE, "workers": 2}
+    with one_program(), Decoder(model, **given) as decoder:  # type: ignore[arg-type]
         steps = decoder._steps
-        yield decoder, Prefill(steps.planned[0].schedule.graph, steps.tensors)
+        yield decoder, Prefill(steps.planned[0].schedule.graph, steps.tensors, sizes=sizes)
 
 
 def fill(
@@ -83,10 +83,14 @@ def pages_of(decoder: Decoder, sequence: int, tokens: int) -> dict[str, np.ndarr
     return found
 
 
+@pytest.mark.parametrize("sizes", [(), (40, CONTEXT)], ids=["as they are", "in sizes"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_pages_are_those_of_decode_steps(model: Callable[..., LoadedModel], family: str) -> None:
+def test_pages_are_those_of_decode_steps(
+    model: Callable[..., LoadedModel], family: str, sizes: Sequence[int]
+) -> None:
+    """Rows that fill a size up are not a number, so that no other row may read them."""
     (ids,) = prompts_of([101], VOCAB)
-    with decoding(model(family)) as (decoder, prefill):
+    with decoding(model(family), sizes) as (decoder, prefill):
         token, logits = decoder.prefill(0, ids)
         logits = logits.copy()
         wanted = pages_of(decoder, 0, 100)
@@ -137,6 +141,7 @@ def test_a_chunk_does_not_depend_on_what_was_run_before(
 
 def test_nothing_is_run_that_no_page_depends_on(model: Callable[..., LoadedModel]) -> None:
     with decoding(model("llama")) as (decoder, prefill):
+        prefill.record()  # of nothing: there are no sizes
         ops = [node.op.name for node in decoder._steps.planned[0].schedule.graph.nodes]
         layers = ops.count("attention")
         called = [call.__name__.strip("_") for call, _ in prefill._calls]

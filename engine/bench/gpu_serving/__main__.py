@@ -172,7 +172,7 @@ def compared(run: Data) -> None:
 def summary(run: Data) -> Iterator[str]:
     """The lines that tell most."""
     bare = run.get("bare", {})
-    for name in ("attention_off", "experts_off", "keys_off"):
+    for name in ("attention_off", "experts_off", "keys_off", "recorded"):
         yield f"{name}: {bare.get(name)}"
     for name, found in bare.items():
         if isinstance(found, dict) and "median_ms" in found:

@@ -61,7 +61,7 @@ def prompt(runner: StepRunner, vocab: int, tokens: int, start: int, repeats: int
     }
 
 
-def profile(runner: StepRunner, tokens: int) -> str:
+def profile(runner: StepRunner, vocab: int, tokens: int) -> str:
     """Which of PyTorch's kernels a chunk's time goes to, as a table."""
     import torch
     from torch.profiler import ProfilerActivity
@@ -71,7 +71,8 @@ def profile(runner: StepRunner, tokens: int) -> str:
     kinds = [ProfilerActivity.CPU]
     kinds += [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
     with profiling(activities=kinds) as seen:
-        runner.prefill.run([5] * tokens, 0, _tables(runner, 0))
+        ids = np.random.default_rng(7).integers(0, vocab, tokens).tolist()
+        runner.prefill.run(ids, 0, _tables(runner, 0))
         wait()
     sort = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
     return str(seen.key_averages().table(sort_by=sort, row_limit=24, max_name_column_width=90))
@@ -89,7 +90,9 @@ def check_attention(runner: StepRunner) -> Data:
     for tokens, keys, window in ((300, 300, 0), (200, 1500, 0), (300, 1300, 1000), (64, 700, 24)):
         q = torch.randn(tokens, 8, 128, device=device, dtype=dtype)
         k, v = (torch.randn(keys, 2, 128, device=device, dtype=dtype) for _ in range(2))
-        got = attention(q, k, v, window, 128**-0.5).float()
+        count, end = (torch.tensor([0, n], device=device).int() for n in (tokens, keys))
+        more = torch.cat([k, k[:70]]), torch.cat([v, v[:70]])  # behind the last: not to be seen
+        got = attention(q, *more, count, end, window, 128**-0.5).float()
         k, v = (x.float().repeat_interleave(4, 1) for x in (k, v))
         scores = torch.einsum("thd,khd->htk", q.float(), k) * 128**-0.5
         ahead = torch.arange(keys - tokens, keys, device=device)[:, None] - torch.arange(

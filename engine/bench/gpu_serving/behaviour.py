@@ -61,7 +61,7 @@ def preempted(served: Served) -> Data:
 
 def disconnected(served: Served) -> Data:
     """A client that hangs up while it is answered: how long its request goes on."""
-    body = json.dumps(served.ask(served.sizes.short, 800, 4 * served.sizes.output).body).encode()
+    body = json.dumps(served.ask(served.sizes.short, 800, served.sizes.context // 2).body).encode()
     with socket.create_connection((served.host, served.port)) as connection:
         head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
         connection.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)

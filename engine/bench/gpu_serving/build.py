@@ -60,6 +60,7 @@ def built(
     runner = StepRunner(loaded, shape, limits, widths(limits, target), None, target)
     said["built_s"] = time.perf_counter() - began
     said["limits"] = vars(limits)
+    said["recorded"] = runner.prefill.recorded if runner.prefill else None
     return loaded, runner
 
 
@@ -81,7 +82,7 @@ def timed(vocab: int, runner: StepRunner, said: Data) -> None:
     for tokens in (512, 1024, 8192):
         if tokens <= runner.limits.context:
             tried(said, f"prompt_{tokens}", partial(bare.prompt, runner, vocab, tokens, 0))
-            tried(said, f"profile_{tokens}", partial(bare.profile, runner, tokens))
+            tried(said, f"profile_{tokens}", partial(bare.profile, runner, vocab, tokens))
     last = runner.limits.context - 512
     if last > 0:
         tried(said, "prompt_512_late", lambda: bare.prompt(runner, vocab, 512, last))

@@ -12,7 +12,13 @@ def crowd(served: Served, count: int, seed: int) -> Data:
     asks = [served.ask(sizes.short, seed + i, sizes.output) for i in range(count)]
     samples = served.run(asks)
     first, last = max(s.times[0] for s in samples), min(s.times[-1] for s in samples)
-    assert first < last, "the streams never wrote side by side"
+    always = {
+        "streams": count,
+        "first_token_ms": [1e3 * s.first_token_s for s in samples],
+        "tokens": [s.tokens for s in samples],
+    }
+    if last <= first:  # so short that they never wrote side by side
+        return always
     inside = sum(sum(first < when <= last for when in s.times) for s in samples)
     gaps = [
         later - earlier
@@ -20,14 +26,11 @@ def crowd(served: Served, count: int, seed: int) -> Data:
         for earlier, later in zip(s.times, s.times[1:], strict=False)
         if earlier >= first and later <= last
     ]
-    return {
-        "streams": count,
+    return always | {
         "tokens_per_second": inside / (last - first),
         "step_ms": 1e3 * count * (last - first) / inside,
         "gap_p50_ms": 1e3 * percentile(gaps, 50),
         "gap_p99_ms": 1e3 * percentile(gaps, 99),
-        "first_token_ms": [1e3 * s.first_token_s for s in samples],
-        "tokens": [s.tokens for s in samples],
     }
 
 
@@ -57,6 +60,8 @@ def beside_long(served: Served) -> Data:
             elif later > long.sent and earlier < long.times[0]:
                 during.append(1e3 * (later - earlier))
     found: Data = {"long_first_token_ms": 1e3 * long.first_token_s, "gaps": len(during)}
+    if not before or not during:  # so short that they were over
+        return found
     for name, gaps in (("before", before), ("during", during)):
         found[name] = {f"p{p}_ms": percentile(gaps, p) for p in (50, 99)} | {"max_ms": max(gaps)}
     found["p99_more_ms"] = found["during"]["p99_ms"] - found["before"]["p99_ms"]
