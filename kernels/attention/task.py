@@ -102,20 +102,35 @@ def attention_scores(a, q, keys, group, arena):
 
 
 @body
+def attention_key_64(a, k):
+    """A key's four vectors."""
+    k0, k1 = load_kv(a.k_pages, k), load_kv(a.k_pages, k + 16)
+    return k0, k1, load_kv(a.k_pages, k + 32), load_kv(a.k_pages, k + 48)
+
+
+@body
+def attention_product_64(k, q0, q1, q2, q3):
+    """A key's products with a query, before the lanes are joined."""
+    a0, a1 = fma(k[0], q0, zeros()), fma(k[1], q1, zeros())
+    return add(add(a0, a1), add(fma(k[2], q2, zeros()), fma(k[3], q3, zeros())))
+
+
+@body
 def attention_scores_64(a, q, keys, group, arena):
-    """`attention_scores` of 64 columns: a key stays in registers for all queries."""
-    for j in range(16):
+    """`attention_scores` of 64 columns: four keys stay in registers for all queries."""
+    for j in range(0, 16, 4):
         k = keys + j * 64
-        k0, k1 = load_kv(a.k_pages, k), load_kv(a.k_pages, k + 16)
-        k2, k3 = load_kv(a.k_pages, k + 32), load_kv(a.k_pages, k + 48)
+        ka, kb = attention_key_64(a, k), attention_key_64(a, k + 64)
+        kc, kd = attention_key_64(a, k + 128), attention_key_64(a, k + 192)
         for g in range(group):
             x = q + g * 64
-            a0 = fma(k0, load_f32(a.q, x), zeros())
-            a1 = fma(k1, load_f32(a.q, x + 16), zeros())
-            a2 = fma(k2, load_f32(a.q, x + 32), zeros())
-            a3 = fma(k3, load_f32(a.q, x + 48), zeros())
+            q0, q1 = load_f32(a.q, x), load_f32(a.q, x + 16)
+            q2, q3 = load_f32(a.q, x + 32), load_f32(a.q, x + 48)
             out = g * (64 + ATTENTION_STATE) + 128 + j * 16
-            store_f32(arena, out, add(add(a0, a1), add(a2, a3)))
+            store_f32(arena, out, attention_product_64(ka, q0, q1, q2, q3))
+            store_f32(arena, out + 16, attention_product_64(kb, q0, q1, q2, q3))
+            store_f32(arena, out + 32, attention_product_64(kc, q0, q1, q2, q3))
+            store_f32(arena, out + 48, attention_product_64(kd, q0, q1, q2, q3))
 
 
 @body
@@ -144,9 +159,11 @@ def attention_softmax(a, low, high, group, arena):
         state = g * (a.head_dim + ATTENTION_STATE) + a.head_dim
         scores = mul(join_sums(arena, state + 64), splat(a.scale))
         scores = keep_lanes(scores, low, high, ATTENTION_UNSEEN)
-        before = load_f32(arena, state)
-        m = largest(before, splat(join_max(scores)))
-        rescale = exp(sub(before, m))
+        before, rescale = load_f32(arena, state), splat(1.0)
+        m, top = before, join_max(scores)
+        if not top <= get_f32(arena, state):  # else e^(m - m') is exactly 1; a NaN comes here
+            m = largest(before, splat(top))
+            rescale = exp(sub(before, m))
         weights = keep_lanes(exp(sub(scores, m)), low, high, 0.0)
         weight_sum = fma(load_f32(arena, state + 16), rescale, splat(join_sum(weights)))
         store_f32(arena, state, m)
