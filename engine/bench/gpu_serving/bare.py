@@ -91,7 +91,8 @@ def check_attention(runner: StepRunner) -> Data:
         q = torch.randn(tokens, 8, 128, device=device, dtype=dtype)
         k, v = (torch.randn(keys, 2, 128, device=device, dtype=dtype) for _ in range(2))
         count, end = (torch.tensor([0, n], device=device).int() for n in (tokens, keys))
-        more = torch.cat([k, k[:70]]), torch.cat([v, v[:70]])  # behind the last: not to be seen
+        behind = k.new_full((70, 2, 128), float("nan"))  # not to be seen
+        more = torch.cat([k, behind]), torch.cat([v, behind])
         got = attention(q, *more, count, end, window, 128**-0.5).float()
         k, v = (x.float().repeat_interleave(4, 1) for x in (k, v))
         scores = torch.einsum("thd,khd->htk", q.float(), k) * 128**-0.5
