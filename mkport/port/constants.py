@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from mkport.port.conditionals import integer_value
 from mkport.port.lexer import names
-from mkport.port.preprocess import expand_text, integer_value
+from mkport.port.macros import expand_text
 from mkport.port.syntax import Tree, declared, find
 from mkport.port.unit import Unit
 

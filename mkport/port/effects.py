@@ -6,12 +6,9 @@ of each refusal stand here.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mkport.port import known
-from mkport.port.facts import LOOPS
-from mkport.port.finding import Finding, Severity
+from mkport.port.finding import Finding
 from mkport.port.kernel import Kernel
 from mkport.port.lexer import tokens
 from mkport.port.syntax import find
@@ -21,162 +18,8 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A name that gives an effect away, and what to say of it."""
-
-    code: str
-    names: str  # a pattern for the whole identifier
-    consequence: str
-    fix: str
-    severity: Severity = "refusal"
-    cause: str = "`{text}` stands here."
-
-
-LIBRARY_WHY = (
-    "The composed file includes no libraries, and the library's own barriers and thread indices "
-    "would be the megakernel's."
-)
-LIBRARY_FIX = "Write out what is used of it as functions of the file."
-GROUPS_WHY = (
-    "Cooperative groups read the hardware's block, which is the megakernel's, not the task's."
-)
-GROUPS_FIX = (
-    "Use the block, its tiles of 32 threads or fewer (tiled_partition<32>) and what these have, or "
-    "__syncthreads(), __syncwarp() and the __shfl_*_sync functions."
-)
-CUB_FIX = (
-    "Use what there is (BlockReduce, BlockScan, WarpReduce, WarpScan, BlockLoad, BlockStore in "
-    "their default algorithms), or write it out as a function of the file."
-)
-# Libraries of which mkport has a part: code, why not the rest, and what to do.
-PARTS = {
-    "cub": ("MK105", LIBRARY_WHY, CUB_FIX),
-    "cuda": ("MK105", LIBRARY_WHY, LIBRARY_FIX),
-    "cooperative_groups": ("MK157", GROUPS_WHY, GROUPS_FIX),
-}
-RULES = (
-    Rule(
-        "MK154", r"cudaLaunchDevice|cudaDeviceSynchronize|cudaStreamCreateWithFlags",
-        "A task cannot start kernels: the megakernel holds every block of the GPU.",
-        "Make the kernel it starts an op of its own that runs after this one.",
-    ),
-    Rule(
-        "MK153", r"__cluster_dims__|cluster_group|this_cluster|__cluster\w*|map_shared_rank",
-        "A megakernel's blocks form no clusters, and a task never sees another block's shared "
-        "memory.",
-        "Exchange through global memory, with one op for each side.",
-    ),
-    Rule(
-        "MK150", r"this_grid|grid_group|this_multi_grid|multi_grid_group|cudaGridSynchronize",
-        "The blocks of one launch are tasks that run one after another: one that waits for all of "
-        "them never gets to run the rest.",
-        "Split the kernel at each grid barrier into ops; the barrier becomes their dependency.",
-    ),
-    Rule(
-        "MK156",
-        r"mbarrier\w*|__mbarrier\w*|barrier_arrive_tx|cp_async_bulk\w*|CUtensorMap|tma\w*|"
-        r"fence_barrier_init|memcpy_async_tx",
-        "Transactions on barriers in shared memory outlive a task, and the arena's bytes are "
-        "another's by then.",
-        "Use plain loads, or cp.async with a wait before the end.",
-    ),
-    Rule(
-        "MK157", r"thread_block_tile|tiled_partition|this_thread_block|coalesced_threads|"
-        r"coalesced_group|thread_block|thread_group|labeled_partition|binary_partition",
-        GROUPS_WHY, GROUPS_FIX,
-    ),
-    Rule(
-        "MK105", r"thrust|cute|cutlass|nvcuda|wmma|curand\w*|cudnn\w*|cublas\w*|torch|at|c10|"
-        r"cuda_pipeline|__pipeline_\w+|memcpy_async|cufft\w*",
-        LIBRARY_WHY, LIBRARY_FIX, cause="`{text}` is a name of a library.",
-    ),
-    Rule(
-        "MK158", r"malloc|free|new|delete|alloca|__nv_aligned_device_malloc",
-        "The device heap is one lock for all workers, and what a task keeps there is lost to the "
-        "planner.",
-        "Use an array of fixed size, shared memory, or a scratch tensor as a parameter.",
-    ),
-    Rule(
-        "MK159", r"__trap|__brkpt|__exit|abort|exit",
-        "It would end the whole megakernel, every other task with it.",
-        "Return, or write an error value.",
-    ),
-    Rule(
-        "MK141", r"tex1D\w*|tex2D\w*|tex3D\w*|texCubemap\w*|surf1D\w*|surf2D\w*|surf3D\w*|texture|"
-        r"surface|cudaTextureObject_t|cudaSurfaceObject_t|tex1Dfetch",
-        "Textures and surfaces are read past the cache that other workers' writes go through: "
-        "stale data.",
-        "Read through a plain pointer.",
-    ),
-    Rule(
-        "MK155",
-        r"__nanosleep|(?:__)?setmaxnreg\w*|__named_barrier\w*|bar_sync|bar_arrive|__barrier_\w+|"
-        r"__nvvm_\w+|__nv_ptx_\w+",
-        "Named barriers and register budgets belong to the megakernel's roles.",
-        "Use __syncthreads().",
-    ),
-    Rule(
-        "MK302", r"volatile",
-        "It orders nothing between blocks, and among lanes nothing that __syncwarp() does not.",
-        "Use barriers, __syncwarp() or atomics for what threads tell each other.", "warning",
-        "`{text}` stands here: threads may be telling each other something through memory.",
-    ),
-    Rule(
-        "MK303", r"printf",
-        "It works, but lines of all workers come mixed, and the buffer is flushed after the step.",
-        "Take it out when the port is done.", "warning",
-    ),
-    Rule(
-        "MK305", r"clock|clock64|globaltimer|__activemask",
-        "What it returns differs from run to run, and in a megakernel from worker to worker.",
-        "Have no result depend on it.", "warning",
-    ),
-    Rule(
-        "MK306", r"assert",
-        "A failed one would end the whole megakernel, so the port leaves it out.",
-        "Check the condition where the op is called.", "warning",
-    ),
-)  # fmt: skip
-
-ASM_RULES = (
-    Rule(
-        "MK155", r"setmaxnreg|\bbarrier\.|\bbar\.(?:sync|arrive|red|cta|warp)|nanosleep",
-        "Named barriers and register budgets belong to the megakernel's roles.",
-        "Write __syncthreads() or __syncwarp().",
-    ),
-    Rule(
-        "MK156", r"mbarrier|cp\.async\.bulk|cp\.reduce\.async|tensormap|fence\.proxy|wgmma|tcgen05",
-        "Transactions on barriers in shared memory outlive a task, and the arena's bytes are "
-        "another's by then.",
-        "Use plain loads, or cp.async with a wait before the end.",
-    ),
-    Rule(
-        "MK153", r"cluster|mapa|shared::cluster",
-        "A megakernel's blocks form no clusters.",
-        "Exchange through global memory, with one op for each side.",
-    ),
-    Rule(
-        "MK140", r"\.nc\b|ld\.global\.lu|ld\.param|ldu\.|tex\.|tld4|\bsust|\bsuld",
-        "A non-coherent load may be served from before another worker's write: stale data, "
-        "silently.",
-        "Leave `.nc` out, or write a plain load.",
-    ),
-    Rule(
-        "MK159",
-        r"\bexit\b|\btrap\b|brkpt|%smid|%ctaid|%nctaid|%nsmid|%warpid|%nwarpid|%ntid|%gridid|%tid|"
-        r"%cluster|%dynamic_smem|%total_smem",
-        "Hardware registers speak of the megakernel's block, and exits end its workers.",
-        "Use blockIdx, threadIdx and return, which are bound to the task.",
-    ),
-    Rule(
-        "MK151", r"ld\.acquire|st\.release|ld\.relaxed|red\.release|atom\.|red\.(?:async|relaxed)|"
-        r"fence\.acq|membar",
-        "Synchronisation between blocks may wait for one that has not begun, and never will.",
-        "Split the kernel into two ops where one block waits for another.",
-    ),
-)  # fmt: skip
-
+from mkport.port.polling import atomics, waiting
+from mkport.port.rules import ASM_RULES, PARTS, RULES, Rule
 
 CALLS = ("MK158", "MK159", "MK303", "MK306")  # rules for names that mean it only when called
 
@@ -188,8 +31,8 @@ def effects(unit: Unit, kernel: Kernel, items: Sequence[Item]) -> list[Finding]:
         found += _names(unit, item)
         found += library_names(unit, item)
         found += _assembly(unit, item)
-        found += _waiting(unit, item)
-        found += _atomics(unit, items, item)
+        found += waiting(unit, item)
+        found += atomics(unit, items, item)
         found += _launches(unit, item)
         found += _variables(unit, item)
     if barriers := list(_grid_barriers(unit, items)):
@@ -287,135 +130,6 @@ def _assembly(unit: Unit, item: Item) -> Iterator[Finding]:
             if hit:
                 yield _finding(unit, rule, node.start_byte, hit[0].strip())
                 break
-
-
-def _waiting(unit: Unit, item: Item) -> Iterator[Finding]:
-    """Loops that poll memory: their block waits for another one."""
-    for loop in find(item.outer, *LOOPS):
-        condition = loop.child_by_field_name("condition")
-        body = loop.child_by_field_name("body")
-        if condition is None:
-            continue
-        text = unit.tree.of(condition)
-        polls = re.search(
-            r"\batomic\w*\s*\(|\bvolatile\b|__ldcv|__ldcg|ld_acquire\w*|\bload_acquire\w*|"
-            r"\bld_volatile\w*|\.load\s*\(", text
-        )  # fmt: skip
-        inside = unit.tree.of(body) if body is not None else ""
-        idle = not re.search(r"[^\s;{}]", re.sub(r"__nanosleep\s*\([^)]*\)|__threadfence\w*\(\)|"
-                                                 r"__syncwarp\(\)", "", inside))  # fmt: skip
-        names = set(re.findall(r"[A-Za-z_]\w*", text))
-        watched = names & _volatiles(unit, item)
-        reads = re.search(r"\[|\*\s*[A-Za-z_(]", text)
-        spins = idle and reads and not re.search(r"\+\+|--|[-+*/]=|[^=!<>]=[^=]", text)
-        exits = re.search(
-            r"\bif\s*\([^;{}]*(?:\batomic\w*\s*\(|\bvolatile\b|__ldcv)[^;]*\)\s*\{?\s*break", inside
-        )  # fmt: skip
-        if polls or watched or spins or exits:
-            head = " ".join(text.split())
-            yield Finding(
-                "MK151", unit.tree.line(loop), unit.tree.column(loop),
-                f"The loop `{head[:60]}` waits until other threads have changed memory.",
-                "The block it waits for may be a task that has not begun on the same worker: the "
-                "megakernel hangs.",
-                "Split the kernel into two ops where one block waits for another; the wait becomes "
-                "their dependency.",
-            )  # fmt: skip
-
-
-def _volatiles(unit: Unit, item: Item) -> set[str]:
-    """Names declared volatile that are not shared memory."""
-    found = set()
-    for node in find(item.outer, "declaration", "parameter_declaration"):
-        text = unit.tree.of(node)
-        head = text.split("=")[0]
-        if re.search(r"\bvolatile\b", head) and "__shared__" not in head:
-            words = re.findall(r"[A-Za-z_]\w*", head)
-            found.add(words[-1])
-    return found
-
-
-def _discarded(unit: Unit, items: Sequence[Item], item: Item, call: "Node") -> bool:
-    """True where what a call returns is not used: not here, or by nobody who calls the function
-    that returns it."""
-    node, parent = call, call.parent
-    while parent is not None and parent.type in _PASSED_ON:
-        node, parent = parent, parent.parent
-        if node.type == "call_expression":
-            function = node.child_by_field_name("function")
-            if function is None or not known.is_pure(unit.tree.of(function)):
-                return False
-    if parent is None or parent.type == "expression_statement":
-        return True
-    if parent.type != "return_statement" or item.kernel or item.kind != "function":
-        return False
-    return all(
-        other.parent is not None and other.parent.type == "expression_statement"
-        for caller in items for other in find(caller.outer, "call_expression")
-        if _calls(unit, other, item)
-    )  # fmt: skip
-
-
-_PASSED_ON = (
-    "parenthesized_expression", "conditional_expression", "cast_expression", "argument_list",
-    "call_expression",
-)  # fmt: skip
-
-
-def _calls(unit: Unit, call: "Node", item: Item) -> bool:
-    function = call.child_by_field_name("function")
-    text = unit.tree.of(function) if function is not None else ""
-    words = re.findall(r"\w+", re.split(r"[<(]", text)[0])
-    return bool(words) and words[-1] in item.names
-
-
-def _atomics(unit: Unit, items: Sequence[Item], item: Item) -> Iterator[Finding]:
-    shared = set(re.findall(r"__shared__[^;]*?\b(\w+)\s*(?:\[|;)", unit.text_of(item)))
-    for call in find(item.outer, "call_expression"):
-        function = call.child_by_field_name("function")
-        name = unit.tree.of(function) if function is not None else ""
-        if not known.ATOMICS.fullmatch(name):
-            continue
-        arguments = call.child_by_field_name("arguments")
-        target = unit.tree.of(arguments.named_children[0]) if (
-            arguments is not None and arguments.named_children) else ""  # fmt: skip
-        root = next(iter(re.findall(r"[A-Za-z_]\w*", target)), "")
-        if root in shared:
-            continue
-        used = not _discarded(unit, items, item, call)
-        line, column = unit.tree.line(call), unit.tree.column(call)
-        if used and name != "atomicCAS":
-            yield Finding(
-                "MK152", line, column,
-                f"`{name}({' '.join(target.split())}, ...)` is used for what it returns.",
-                "That is the order in which blocks come, and in a megakernel they come in another: "
-                "tickets, compactions and last-block sums change.",
-                "Compute the place from blockIdx, or do what the last block does in an op of its "
-                "own.",
-            )  # fmt: skip
-            continue
-        if used:
-            yield Finding(
-                "MK151", line, column,
-                f"`{name}({' '.join(target.split())}, ...)` is a lock or a retry on global memory.",
-                "A block that waits for another may wait for a task that has not begun.",
-                "Use atomicAdd, atomicMax or a reduction in an op of its own.",
-            )  # fmt: skip
-            continue
-        ordered = re.match(r"atomic(?:Add|Sub|Exch|Inc|Dec)", name)
-        yield Finding(
-            "MK301", line, column,
-            f"`{name}({' '.join(target.split())}, ...)` adds up in the order in which blocks come."
-            if ordered else
-            f"`{name}({' '.join(target.split())}, ...)` joins what blocks find, in any order.",
-            "With floats the last bits differ from run to run, as in the original; the target must "
-            "hold its start value before each step." if ordered else
-            "The result is the same in every order, but the target must hold its start value "
-            "before each step.",
-            "Write partial results and join them in a fixed order to have the same bits always."
-            if ordered else "Have an op that runs before it set the target.",
-            "warning",
-        )  # fmt: skip
 
 
 def _launches(unit: Unit, item: Item) -> Iterator[Finding]:

@@ -13,7 +13,8 @@ from typing import Any
 
 from numba import types
 
-from mkport.port.numba_expr import Expressions, Value
+from mkport.port.numba_calls import Calls
+from mkport.port.numba_expr import Value
 from mkport.port.numba_file import Module, Scope, constant, read_module, signature_of, split_types
 from mkport.port.numba_types import C_NAMES, array_type, is_integer, merged
 
@@ -94,7 +95,7 @@ class _Kernel:
         """Passes over the body until the variables' types stand still, then the text."""
         for _ in range(PASSES):
             self.lines, self.changed = {}, False
-            self.expressions = Expressions(self.module, self.scope)
+            self.expressions = Calls(self.module, self.scope)
             self.body(self.function.body)
             if not self.changed:
                 break

@@ -13,9 +13,10 @@ from mkport.errors import UserError
 from mkport.port.arguments import read_arguments
 from mkport.port.finding import Finding
 from mkport.port.kernel import Kernel, Param
-from mkport.port.numba_cpu import PortedNjit, port_njit, same_bits
+from mkport.port.numba_cpu import port_njit, same_bits
 from mkport.port.numba_cuda import Translated, translate
 from mkport.port.numba_file import NumbaRefused, read_module
+from mkport.port.numba_tiles import PortedNjit
 from mkport.port.port import port_file
 from mkport.port.report import Report, Step
 from mkport.testing.parts import load_file

@@ -16,10 +16,12 @@ from mkport.declare import Op
 from mkport.errors import UserError
 from mkport.machines.cpu.memory import NUMPY
 from mkport.port.arguments import check_range, read_arguments
+from mkport.port.conditionals import GPU, resolve
 from mkport.port.finding import Finding, RefusedPort
 from mkport.port.geometry import Geometry, Three
+from mkport.port.includes import Merged, merge
 from mkport.port.kernel import Kernel, read_kernel
-from mkport.port.preprocess import GPU, Merged, expand, merge, resolve
+from mkport.port.macros import expand
 from mkport.port.report import Steps
 from mkport.port.unit import Item, Unit
 

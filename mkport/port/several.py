@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mkport.errors import UserError
+from mkport.port.conditionals import GPU, resolve
 from mkport.port.finding import RefusedPort
+from mkport.port.includes import merge
 from mkport.port.kernel import Param, read_kernel
 from mkport.port.lexer import split_list
-from mkport.port.preprocess import GPU, expand, merge, resolve
+from mkport.port.macros import expand
 from mkport.port.syntax import find
 from mkport.port.uniform import Uniformity
 from mkport.port.unit import Unit

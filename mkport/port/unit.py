@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from mkport.port.conditionals import resolve
 from mkport.port.lexer import blanked, names, split_list
-from mkport.port.preprocess import Macro, expand, macros, resolve
+from mkport.port.macros import Macro, expand, macros
 from mkport.port.syntax import Tree, broken, declarators, declared, find, words_of
 
 if TYPE_CHECKING:

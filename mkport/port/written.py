@@ -9,8 +9,8 @@ from mkport.port import compile as compiling
 from mkport.port import emit
 from mkport.port.finding import Finding, RefusedPort
 from mkport.port.fitted import Fitted
+from mkport.port.includes import DEVICE_PARTS
 from mkport.port.lexer import blanked
-from mkport.port.preprocess import DEVICE_PARTS
 from mkport.port.scanned import RECORDED, recorded
 from mkport.port.unit import host_ranges
 

@@ -10,10 +10,10 @@ from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.port import check
 from mkport.port.fill.op import OP as FILL
 from mkport.port.geometry import Geometry
+from mkport.port.includes import merge
 from mkport.port.kernel import parse_instance
 from mkport.port.original import run_original
 from mkport.port.port import Port, port_file
-from mkport.port.preprocess import merge
 from mkport.port.report import Report
 from mkport.port.scanned import Request
 from mkport.port.unit import device_text

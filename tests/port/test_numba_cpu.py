@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from mkport.errors import UserError
-from mkport.port.numba_cpu import PortedNjit, port_njit, run_njit, same_bits
+from mkport.port.numba_cpu import port_njit, run_njit, same_bits
 from mkport.port.numba_file import NumbaRefused
 from mkport.port.numba_port import port_python
+from mkport.port.numba_tiles import PortedNjit
 
 HEAD = "import math\n\nimport numpy as np\nfrom numba import njit, prange\n\nWIDTH = 4\n\n"
 SOFTMAX = '''

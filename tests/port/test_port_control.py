@@ -9,7 +9,7 @@ import pytest
 
 from mkport.port.control import Control
 from mkport.port.kernel import read_kernel
-from mkport.port.preprocess import expand
+from mkport.port.macros import expand
 from mkport.port.uniform import Uniformity
 from mkport.port.unit import Unit
 

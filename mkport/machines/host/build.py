@@ -17,7 +17,10 @@ from mkport.cache import cache_dir
 from mkport.errors import UserError
 
 HERE = Path(__file__).parent
-HEADERS = ("fiber.h", "world.h", "device.h", "names.h", "ordinary.h")
+HEADERS = (
+    "fiber.h", "world.h", "device.h", "names.h", "vectors.h", "arithmetic.h", "warp.h",
+    "ordinary.h",
+)  # fmt: skip
 MESSAGE_BYTES = 1 << 16
 
 

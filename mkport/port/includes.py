@@ -1,0 +1,99 @@
+"""Local includes put in place, and mkport's own text for what kernels use of libraries.
+
+Lines keep their numbers: `Merged` says which file and line each one came from.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import mkport.machines.host as host
+from mkport.errors import UserError
+
+# Libraries' headers, and mkport's own text of what kernels use of them.
+LIBRARIES = {
+    r"cub/.+": "cub/cub.cuh",
+    r"cooperative_groups(?:/reduce)?\.h": "cooperative_groups.h",
+    r"cuda/(?:std/)?functional": "functional.h",
+}
+# What NVRTC can read of a header that is for host code too.
+DEVICE_PARTS = {
+    "cub/cub.cuh": (
+        "cub/block/block_reduce.cuh", "cub/block/block_scan.cuh", "cub/block/block_load.cuh",
+        "cub/block/block_store.cuh", "cub/warp/warp_reduce.cuh", "cub/warp/warp_scan.cuh",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Merged:
+    """One text made of a file and its local includes."""
+
+    text: str
+    places: tuple[tuple[str, int], ...]  # of each line: file and line
+    system: tuple[str, ...]  # the includes that are not local, in order
+    libraries: frozenset[str] = frozenset()  # files that stand in for a library's own headers
+
+    def place(self, line: int) -> tuple[str, int]:
+        """Where a line of the text came from."""
+        return self.places[min(max(line, 1), len(self.places)) - 1]
+
+    def own(self, text: str, keep: bool = True) -> str:
+        """A text of the same lines without those of libraries; `keep`: their places stay, blank."""
+        lines = []
+        for line, (file, _) in zip(text.split("\n"), self.places, strict=True):
+            if file not in self.libraries:
+                lines.append(line)
+            elif keep:
+                lines.append("")
+        return "\n".join(lines)
+
+
+def library_header(name: str) -> Path | None:
+    """What stands in for a library's header: mkport's own text of what kernels use of it."""
+    for pattern, file in LIBRARIES.items():
+        if re.fullmatch(pattern, name):
+            return Path(host.__file__).parent / "include" / file
+    return None
+
+
+def merge(path: Path) -> Merged:
+    """Reads a file and puts the local includes that are found beside it in place, each once.
+
+    What stands in for a library's header is put in place wherever that is included: it guards
+    itself.
+
+    Raises UserError for a file that cannot be read.
+    """
+    lines: list[str] = []
+    places: list[tuple[str, int]] = []
+    system: list[str] = []
+    seen: set[Path] = set()
+    libraries: set[str] = set()
+
+    def add(file: Path, name: str, library: bool) -> None:
+        seen.add(file.resolve())
+        try:
+            text = file.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise UserError(f"{file} cannot be read: {error.strerror or error}.") from error
+        for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
+            found = re.match(r'\s*#\s*include\s*(["<])([^">]+)[">]', line)
+            if found:
+                local = file.parent / found[2]
+                if found[1] == '"' and local.is_file():
+                    if library or local.resolve() not in seen:
+                        add(local, name if library else found[2], library)
+                    line = ""
+                else:
+                    system.append(found[2])
+                    if (header := library_header(found[2])) is not None:
+                        libraries.add(f"<{found[2]}>")
+                        add(header, f"<{found[2]}>", True)
+            elif re.match(r"\s*#\s*pragma\s+once\b", line):
+                line = ""
+            lines.append(line)
+            places.append((name, number))
+
+    add(path, path.name, False)
+    return Merged("\n".join(lines), tuple(places), tuple(system), frozenset(libraries))

@@ -1,0 +1,420 @@
+"""An `@njit` function rewritten as an op of the CPU machine: its outermost loop becomes the tiles.
+
+The function stays Python: element reads and writes become the machine's, sizes and numbers become
+arguments of the record. A loop whose iterations are not seen to be independent is refused with its
+line.
+"""
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from numba import types
+
+from mkport.files import make_folder, write_text
+from mkport.port.numba_file import Module, split_types
+from mkport.port.numba_types import array_type, is_float, is_integer
+
+STORED = {types.float32: "f32", types.int32: "i32"}
+VECTOR = "mkport.machines.cpu.vector"
+FAST = "fast" + "math"  # the option that is refused
+
+
+@dataclass(frozen=True)
+class PortedNjit:
+    """The port: its files' texts by name, and the arrays' sizes that are arguments of the op."""
+
+    name: str
+    path: Path
+    files: dict[str, str]
+    sizes: dict[str, tuple[str, int]]  # argument: array, axis
+    arrays: tuple[str, ...]
+
+    def write(self, folder: Path) -> Path:
+        """Writes the op's folder, `folder`/`name`, and returns it. Raises UserError."""
+        target = make_folder(folder / self.name)
+        for file, text in self.files.items():
+            write_text(target / file, text)
+        return target
+
+
+@dataclass
+class _Use:
+    """How the tiles touch an array: the axes at which the tile's variable stands, in all places."""
+
+    kind: Any
+    reads: list[set[int]] = field(default_factory=list)
+    writes: list[set[int]] = field(default_factory=list)
+    sizes: set[int] = field(default_factory=set)
+
+
+class NjitPort(ast.NodeTransformer):
+    """One function on its way to an op. Raises NumbaRefused with a line."""
+
+    def __init__(self, module: Module, node: ast.FunctionDef, signature: str) -> None:
+        self.module, self.node = module, node
+        for decorator in node.decorator_list:
+            if FAST in ast.unparse(decorator):
+                module.refuse(decorator, f"with {FAST} Numba promises no bits: leave it out.")
+        names, parts = [arg.arg for arg in node.args.args], split_types(signature)
+        if len(names) != len(parts):
+            module.refuse(
+                node,
+                f"{node.name} has {len(names)} arguments and {len(parts)} types are given: name "
+                'them all, as in "float32[:,:], float32[:], int32".',
+            )
+        self.uses: dict[str, _Use] = {}
+        self.scalars: dict[str, str] = {}
+        for name, text in zip(names, parts, strict=True):
+            try:
+                kind = array_type(text)
+            except ValueError as error:
+                module.refuse(node, f"the type of {name}: {error}.")
+            self._argument(name, kind)
+        self.names = names
+        self.primitives = {"body"}
+        self.helpers: dict[str, ast.FunctionDef] = {}
+        self.inside = False
+
+    def _argument(self, name: str, kind: Any) -> None:
+        if isinstance(kind, types.Array):
+            if kind.dtype not in STORED:
+                self.module.refuse(
+                    self.node, f"{name} holds {kind.dtype}; the CPU machine has float32 and int32."
+                )
+            self.uses[name] = _Use(kind)
+        elif is_integer(kind):
+            self.scalars[name] = "integer"
+        elif is_float(kind) and kind.bitwidth == 32:
+            self.scalars[name] = "real"
+        else:
+            self.module.refuse(
+                self.node, f"{name} is a {kind}; a record carries int32 and float32."
+            )
+
+    def ported(self) -> PortedNjit:
+        """The files."""
+        body = [s for s in self.node.body if not _is_text(s)]
+        if not body or not isinstance(body[-1], ast.For) or body[-1].orelse:
+            self.module.refuse(
+                body[-1] if body else self.node,
+                "its last statement is not the loop whose iterations are to be tiles.",
+            )
+        loop, before = body[-1], body[:-1]
+        count, first, step = self._range(loop, before)
+        self._check_independent(before, loop)
+        prefix = [self.visit(s) for s in before]
+        self.inside = True
+        inner = [self.visit(s) for s in loop.body]
+        self._check_apart(loop)
+        numbers = [f"{name} = a.{name}" for name in self.scalars]
+        place = "tile" if (first, step) == ("0", "1") else f"{first} + tile * {step}"
+        lines = [*numbers, *map(ast.unparse, prefix), f"{self.tile} = {place}"]
+        lines += map(ast.unparse, inner)
+        name = self.node.name
+        helpers = "\n\n\n".join(self._helper(f) for f in self.helpers.values())
+        doc = ast.get_docstring(self.node) or f"Tile `{self.tile}` of {name}."
+        text = "\n".join(lines).replace("\n", "\n    ")
+        task = (
+            f'"""The body of {name}, ported from {self.module.path.name}."""\n\n'
+            + ("import math\n\n" if "math." in text + helpers else "")
+            + ("import numpy as np\n\n" if "np." in text + helpers else "")
+            + f"from {VECTOR} import {', '.join(sorted(self.primitives))}\n\n\n"
+            + (helpers + "\n\n\n" if helpers else "")
+            + f'@body\ndef {name}(a, tile, arena):\n    """{doc}"""\n    {text}\n'
+        )
+        sizes = {
+            f"{n}_{axis}": (n, axis) for n, use in self.uses.items() for axis in sorted(use.sizes)
+        }
+        files = {
+            "op.py": self._op(sizes, count),
+            "task.py": task,
+            "standalone.py": self.module.path.read_text(encoding="utf-8"),
+        }
+        return PortedNjit(name, self.module.path, files, sizes, tuple(self.uses))
+
+    # What the loop must be.
+
+    def _range(self, loop: ast.For, before: list[ast.stmt]) -> tuple[str, str, str]:
+        """The number of tiles for the declaration, and first and step for the body."""
+        known = self._known(before)
+        call = loop.iter
+        if not (
+            isinstance(loop.target, ast.Name) and isinstance(call, ast.Call)
+            and ast.unparse(call.func).split(".")[-1] in ("range", "prange")
+        ):  # fmt: skip
+            self.module.refuse(loop, "tiles are `for NAME in range(...)` or prange.")
+        self.tile = loop.target.id
+        args = [ast.unparse(self.visit(arg)) for arg in call.args]
+        first = args[0] if len(args) > 1 else "0"
+        stop = args[1] if len(args) > 1 else args[0]
+        step = args[2] if len(args) > 2 else "1"
+        if not step.isdigit() or step == "0":
+            self.module.refuse(loop, "tiles step by a positive number that is written there.")
+        for name, text in (known | {name: f"a.{name}" for name in self.scalars}).items():
+            first, stop = (_named(t, name, text) for t in (first, stop))
+        unknown = {
+            n.id for t in (first, stop) for n in ast.walk(ast.parse(t)) if isinstance(n, ast.Name)
+        } - {"a"}
+        if unknown:
+            self.module.refuse(
+                loop, f"the number of tiles depends on {sorted(unknown)[0]}: it must follow from "
+                "the arguments alone.",
+            )  # fmt: skip
+        self.place = first, step
+        whole = (first, step) == ("0", "1")
+        return stop if whole else f"max(0, -(({first} - {stop}) // {step}))", first, step
+
+    def _known(self, before: list[ast.stmt]) -> dict[str, str]:
+        """What the numbers before the loop are, in terms of the arguments; the last one first."""
+        known: dict[str, str] = {}
+        for statement in before:
+            if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+                continue
+            copied = ast.parse(ast.unparse(statement)).body[0]
+            assert isinstance(copied, ast.Assign)
+            target, value = statement.targets[0], statement.value
+            if isinstance(value, ast.Attribute) and value.attr == "shape":
+                array = ast.unparse(value.value)
+                names = target.elts if isinstance(target, ast.Tuple) else []
+                for axis, name in enumerate(names):
+                    known = {ast.unparse(name): ast.unparse(self._size(value, array, axis))} | known
+            elif isinstance(target, ast.Name):
+                text = ast.unparse(self.visit(copied.value))
+                if "get_" not in text and not _is_empty(statement, target.id):
+                    known = {target.id: text} | known
+        return known
+
+    def _check_independent(self, before: list[ast.stmt], loop: ast.For) -> None:
+        """What is made before the loop is not changed in it."""
+        made = {n.id for s in before for n in ast.walk(s) if isinstance(n, ast.Name) and _stores(n)}
+        for node in ast.walk(ast.Module(loop.body, [])):
+            if isinstance(node, ast.Name) and _stores(node) and node.id in made:
+                self.module.refuse(node, f"{node.id} goes from one iteration to the next.")
+            if isinstance(node, ast.Return):
+                self.module.refuse(node, "a return ends all the iterations that follow.")
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                name = ast.unparse(node.value)
+                if name in made and not any(_is_empty(s, name) for s in before):
+                    self.module.refuse(node, f"{name} goes from one iteration to the next.")
+        for statement in before:
+            if not isinstance(statement, ast.Assign):
+                self.module.refuse(statement, "before the loop of tiles stand assignments alone.")
+
+    def _check_apart(self, loop: ast.For) -> None:
+        """Every array that is written is touched at the tile's own place along some axis."""
+        for name, use in self.uses.items():
+            if use.writes and not set.intersection(*use.writes, *use.reads):
+                self.module.refuse(
+                    loop,
+                    f"{name} is not written at `{self.tile}` alone: iterations are not seen to be "
+                    f"apart. Index one of its dimensions by {self.tile} in every place.",
+                )
+
+    # The body.
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        if isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
+            axis = node.slice.value if isinstance(node.slice, ast.Constant) else None
+            return self._size(node, ast.unparse(node.value.value), axis)
+        name = ast.unparse(node.value)
+        if name not in self.uses:
+            if isinstance(node.value, ast.Subscript):
+                self.module.refuse(node, "write x[i, j], not x[i][j].")
+            return self.generic_visit(node)
+        use = self.uses[name]
+        indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if len(indices) != use.kind.ndim or any(isinstance(i, ast.Slice) for i in indices):
+            self.module.refuse(node, f"{name} has {use.kind.ndim} dimensions; take one element.")
+        own = {k for k, i in enumerate(indices) if isinstance(i, ast.Name) and i.id == self.tile}
+        (use.writes if isinstance(node.ctx, ast.Store) else use.reads).append(own)
+        if not self.inside and isinstance(node.ctx, ast.Store):
+            self.module.refuse(node, "an array is written before the loop of tiles.")
+        at: ast.expr | None = None
+        for axis, index in enumerate(indices):
+            place = self.visit(index)
+            if not self._is_counter(index):
+                size = self._size(node, name, axis)
+                test = ast.parse(f"{ast.unparse(place)} < 0", mode="eval").body
+                wrapped = ast.BinOp(place, ast.Add(), size)
+                place = ast.IfExp(test, wrapped, place)
+            if at is not None:
+                at = ast.BinOp(at, ast.Mult(), self._size(node, name, axis))
+            at = place if at is None else ast.BinOp(at, ast.Add(), place)
+        letter = "f32" if use.kind.dtype == types.float32 else "i32"
+        self.primitives.add(f"get_{letter}")
+        call = ast.parse(f"get_{letter}(a.{name}, 0)", mode="eval").body
+        assert isinstance(call, ast.Call) and at is not None
+        call.args[1] = at
+        return call
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        target = node.targets[0]
+        value = node.value
+        if isinstance(value, ast.Attribute) and value.attr == "shape":
+            array = ast.unparse(value.value)
+            count = self.uses[array].kind.ndim if array in self.uses else 0
+            sizes = [self._size(value, array, k) for k in range(count)]
+            return ast.Assign(node.targets, ast.Tuple(sizes, ast.Load()), lineno=node.lineno)
+        if isinstance(target, ast.Tuple) and any(isinstance(t, ast.Subscript) for t in target.elts):
+            self.module.refuse(node, "assign one element at a time.")
+        if isinstance(target, ast.Subscript) and ast.unparse(target.value) in self.uses:
+            return self._set(target, self.visit(value))
+        return self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        if isinstance(node.target, ast.Subscript) and ast.unparse(node.target.value) in self.uses:
+            load = ast.Subscript(node.target.value, node.target.slice, ast.Load())
+            old = self.visit(ast.copy_location(load, node))
+            return self._set(node.target, ast.BinOp(old, node.op, self.visit(node.value)))
+        return self.generic_visit(node)
+
+    def _set(self, target: ast.Subscript, value: ast.expr) -> ast.AST:
+        get = self.visit(target)
+        assert isinstance(get, ast.Call) and isinstance(get.func, ast.Name)
+        name = get.func.id.replace("get", "set")
+        self.primitives.add(name)
+        return ast.Expr(ast.Call(ast.Name(name, ast.Load()), [*get.args, value], []))
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        called = ast.unparse(node.func)
+        if called == "len" and node.args and ast.unparse(node.args[0]) in self.uses:
+            return self._size(node, ast.unparse(node.args[0]), 0)
+        if called in self.module.functions:
+            self.helpers[called] = self.module.functions[called]
+            node = ast.Call(ast.Name(f"{self.node.name}_{called}", ast.Load()), node.args, [])
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id in self.uses:
+            self.module.refuse(node, f"the array {node.id} is used whole; take its elements.")
+        if node.id in self.module.constants and isinstance(node.ctx, ast.Load):
+            return ast.Constant(self.module.constants[node.id])
+        return node
+
+    def _size(self, node: ast.AST, name: str, axis: Any) -> ast.expr:
+        if name not in self.uses or not isinstance(axis, int) or axis >= self.uses[name].kind.ndim:
+            self.module.refuse(node, f"{name} has no size {axis}.")
+        self.uses[name].sizes.add(axis)
+        return ast.parse(f"a.{name}_{axis}", mode="eval").body
+
+    def _is_counter(self, node: ast.expr) -> bool:
+        """Whether an index is never below zero: counters of loops from 0 up, sums of such."""
+        if isinstance(node, ast.Constant):
+            return isinstance(node.value, int) and node.value >= 0
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mult):
+            return self._is_counter(node.left) and self._is_counter(node.right)
+        if not isinstance(node, ast.Name):
+            return False
+        return node.id == self.tile or self._counts_up(node.id)
+
+    def _counts_up(self, name: str) -> bool:
+        stores = [n for n in ast.walk(self.node) if _stores(n) and n.id == name]  # type: ignore[attr-defined]
+        loops = [
+            n for n in ast.walk(self.node)
+            if isinstance(n, ast.For) and isinstance(n.target, ast.Name) and n.target.id == name
+            and isinstance(n.iter, ast.Call) and len(n.iter.args) <= 2
+            and (len(n.iter.args) == 1 or self._is_counter(n.iter.args[0]))
+        ]  # fmt: skip
+        return bool(loops) and len(stores) == len(loops)
+
+    # The other texts.
+
+    def _helper(self, function: ast.FunctionDef) -> str:
+        """A function of the file that the body calls, under a name of the op's."""
+        if any(
+            isinstance(n, ast.Subscript | ast.Attribute) and _is_array(n)
+            for n in ast.walk(function)
+        ):
+            self.module.refuse(function, f"{function.name} takes an array: pass it numbers.")
+        copied = ast.parse(ast.unparse(function)).body[0]
+        assert isinstance(copied, ast.FunctionDef)
+        for node in ast.walk(copied):
+            if isinstance(node, ast.Name) and node.id in self.module.functions:
+                if node.id not in self.helpers:
+                    self.module.refuse(function, f"{function.name} calls {node.id}: inline it.")
+                node.id = f"{self.node.name}_{node.id}"
+            if isinstance(node, ast.Name) and node.id in self.module.constants:
+                node.id = repr(self.module.constants[node.id])
+        copied.name = f"{self.node.name}_{function.name}"
+        copied.decorator_list = [ast.Name("body", ast.Load())]
+        return ast.unparse(copied)
+
+    def _op(self, sizes: Mapping[str, tuple[str, int]], count: str) -> str:
+        name = self.node.name
+        args, accesses, modes = [], [], {"immutable": 0, "read": 0, "write": 0, "update": 0}
+        for arg in self.names:
+            if arg in self.scalars:
+                args.append(f'        {self.scalars[arg]}("{arg}", "argument of {name}"),')
+                continue
+            use = self.uses[arg]
+            dtype = STORED[use.kind.dtype]
+            args.append(f'        tensor("{arg}", "{dtype}", "{use.kind.ndim} dimensions"),')
+            mode = "read" if not use.writes else "update" if use.reads else "write"
+            modes[mode] += 1
+            own = set.intersection(*use.writes, *use.reads) if use.writes or use.reads else set()
+            first, step = self.place
+            place = "tile" if self.place == ("0", "1") else f"{first} + tile * {step}"
+            box = ", ".join(
+                f"({place}, {place} + 1)" if axis in own
+                else f"(0, a.{arg}.shape[{axis}])"
+                for axis in range(use.kind.ndim)
+            )  # fmt: skip
+            accesses.append(f'    yield {mode}("{arg}", {box})')
+        args += [f'        integer("{size}", "size {axis} of {array}"),'
+                 for size, (array, axis) in sizes.items()]  # fmt: skip
+        kinds = {line.split("(")[0].strip() for line in args} | {m for m, n in modes.items() if n}
+        checks = [
+            f"    if a.{size} != a.{array}.shape[{axis}]:\n"
+            f'        yield f"{size} is {{a.{size}}}, but size {axis} of {array} is '
+            f'{{a.{array}.shape[{axis}]}}"'
+            for size, (array, axis) in sizes.items()
+        ] or ["    return ()"]
+        return "\n".join([
+            f'"""The op {name}, ported from {self.module.path.name}."""', "",
+            "from pathlib import Path", "",
+            f"from mkport.declare import {', '.join(['Op', *sorted(kinds)])}", "", "",
+            "def access(a, tile):", '    """What tile number `tile` touches."""', *accesses, "", "",
+            "def valid(a):", '    """What the arguments must satisfy."""', *checks, "", "",
+            "OP = Op(", f'    name="{name}",', f'    doc="{_first_line(self.node)}",',
+            "    args=(", *args, "    ),", f"    tiles=lambda a: {count},", "    access=access,",
+            "    valid=valid,", '    order="that of the function it was ported from",',
+            "    folder=Path(__file__).parent,", ")", "",
+        ])  # fmt: skip
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _stores(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
+def _is_empty(node: ast.stmt, name: str) -> bool:
+    """`name = np.empty(...)`: nobody relies on what it holds."""
+    return (
+        isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+        and isinstance(node.value, ast.Call) and ast.unparse(node.value.func).endswith(".empty")
+    )  # fmt: skip
+
+
+def _is_array(node: ast.AST) -> bool:
+    return isinstance(node, ast.Subscript) or (
+        isinstance(node, ast.Attribute) and node.attr == "shape"
+    )
+
+
+def _named(text: str, name: str, new: str) -> str:
+    class Renamer(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.AST:
+            return ast.parse(new, mode="eval").body if node.id == name else node
+
+    return ast.unparse(Renamer().visit(ast.parse(text, mode="eval")))
+
+
+def _first_line(node: ast.FunctionDef) -> str:
+    text = (ast.get_docstring(node) or node.name).split("\n")[0]
+    return text.replace("\\", "/").replace('"', "'")
