@@ -1,5 +1,7 @@
 """What the GPU benchmark compares with is right, and so is what it prints; no GPU needed."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from mkport.engine.bench.gpu_report import draw, table
+from mkport.engine.bench.gpu_serving.page import page
 from mkport.engine.bench.torch_step import TorchStep
 from mkport.engine.decoder import Decoder
 from mkport.engine.load import load
@@ -99,3 +102,34 @@ def test_what_cannot_be_measured_is_refused(args: list[str], words: str) -> None
     if words == "CuPy" and done.returncode == 0:
         pytest.skip("this machine has a GPU")
     assert done.returncode == 2 and words in " ".join(done.stderr.split())
+
+
+SERVED = Path(__file__).parents[2] / "docs" / "results" / "gpu_serving.json"
+
+
+def test_the_page_of_a_serving_report_says_what_was_missed() -> None:
+    report = json.loads(SERVED.read_text())
+    full = report["runs"]["full"]
+    full["first_token"]["median_ms"], full["overhead_8"] = 300.0, 0.2
+    full["beside_long"]["p99_more_ms"] = 10.0
+    said = page(report)
+    assert "first token after 300 ms" in said and "adds 20.0%" in said
+    assert "to the p99 gap" not in said
+    full["first_token"]["median_ms"], full["overhead_8"] = 200.0, -0.01
+    report["runs"]["tiny"]["errors"] = {"seeded": "the tokens differ"}
+    del report["runs"]["tiny"]["seeded"]
+    said = page(report)
+    assert "The tiny model: seeded failed." in said and "**Failed**: the same seed" in said
+
+
+@pytest.mark.slow
+def test_serving_is_measured_on_a_tiny_model(tmp_path: Path) -> None:
+    """The whole script, without a GPU; what takes time to be seen may be missing in it."""
+    command = [sys.executable, "-m", "mkport.engine.bench.gpu_serving", "--tiny", "--out", "."]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    report = json.loads((tmp_path / "gpu_serving.json").read_text())
+    assert done.returncode == 0, done.stdout[-3000:]
+    run = report["runs"]["tiny"]
+    assert run["errors"] == {} and run["preempted"]["same"] == [True] * 4
+    assert max(run["bare"]["keys_off"]["pieces of 40"]) < 1e-5

@@ -24,6 +24,7 @@ from mkport.engine.bench.decode import commit
 from mkport.engine.bench.gpu_serving import behaviour, speeds
 from mkport.engine.bench.gpu_serving.asks import Served, Sizes
 from mkport.engine.bench.gpu_serving.model import write_config, write_tokenizer
+from mkport.engine.bench.gpu_serving.page import page
 from mkport.engine.child import prepare
 from mkport.engine.synth import synthesise
 from mkport.models.sizes import config_of
@@ -45,10 +46,16 @@ PACKAGES = ("cupy-cuda13x", "torch", "numpy", "fastapi", "uvicorn", "openai", "l
 def main() -> None:
     """Measures one size of the model, or two."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="where the report goes")
+    parser.add_argument("--out", type=Path, help="where the report goes")
+    parser.add_argument("--page", type=Path, help="print a report as a page, measure nothing")
     parser.add_argument("--tiny", action="store_true", help="a tiny model on the CPU machine")
     parser.add_argument("--sizes", default="tiny,full", help="of the models on the GPU")
     given = parser.parse_args()
+    if given.page:
+        print(page(json.loads(given.page.read_text())), end="")
+        return
+    if not given.out:
+        parser.error("--out says where the report goes")
     given.out.mkdir(parents=True, exist_ok=True)
     sizes = ["tiny"] if given.tiny else given.sizes.split(",")
     machine = "cpu" if given.tiny else "cuda"
