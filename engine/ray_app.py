@@ -39,13 +39,13 @@ def app(arguments: Mapping[str, str]) -> serve.Application:
 
     def make() -> tuple[App, Callable[[], float]]:
         from mkport.engine import Engine
-        from mkport.engine.load import load
+        from mkport.engine.build import opened
         from mkport.engine.server.app import create_app
 
         given = dict(options)
         model, key = given.pop("model", None), given.pop("api_key", None)
         numbers: dict[str, Any] = {n: int(v) if v.isdigit() else v for n, v in given.items()}
-        engine = Engine(load(model), **numbers)
+        engine = Engine(opened(model, None, given.get("machine", "cpu")), **numbers)
         return create_app(engine, Settings(api_key=key)), engine.heartbeat_s
 
     return application(make, replicas, num_cpus=cores, num_gpus=gpus)
