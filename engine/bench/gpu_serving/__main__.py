@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where the report goes")
     parser.add_argument("--page", type=Path, help="print a report as a page, measure nothing")
     parser.add_argument("--tiny", action="store_true", help="a tiny model on the CPU machine")
+    parser.add_argument("--profile", action="store_true", help="and which kernels take the time")
     parser.add_argument("--sizes", default="tiny,full", help="of the models on the GPU")
     given = parser.parse_args()
     if given.page:
@@ -69,7 +70,7 @@ def main() -> None:
         "runs": {},
     }
     for size in sizes:
-        report["runs"][size] = measured(size, machine, given.out)
+        report["runs"][size] = measured(size, machine, given.out, given.profile)
         text = json.dumps(report, indent=1)
         (given.out / "gpu_serving.json.part").write_text(text + "\n")
         os.replace(given.out / "gpu_serving.json.part", given.out / "gpu_serving.json")
@@ -80,7 +81,7 @@ def main() -> None:
     sys.exit(1 if failed else 0)
 
 
-def measured(size: str, machine: str, out: Path) -> Data:
+def measured(size: str, machine: str, out: Path, profile: bool) -> Data:
     """Everything about one model."""
     began = time.perf_counter()
     run: Data = {"size": size, "errors": {}}
@@ -94,7 +95,7 @@ def measured(size: str, machine: str, out: Path) -> Data:
         log = out / f"server-{size}.log"
         bare = Path(folder) / "bare.json"
         try:
-            with serving(directory, size, machine, bare, log) as served:
+            with serving(directory, size, machine, bare, log, profile) as served:
                 run["ready_s"] = time.perf_counter() - began
                 asked(run, served)
         except Exception:
@@ -109,7 +110,9 @@ def measured(size: str, machine: str, out: Path) -> Data:
 
 
 @contextmanager
-def serving(directory: Path, size: str, machine: str, bare: Path, log: Path) -> Iterator[Served]:
+def serving(
+    directory: Path, size: str, machine: str, bare: Path, log: Path, profile: bool
+) -> Iterator[Served]:
     """The server's process, ready, as long as the block lasts. Raises RuntimeError, naming the log,
     when it does not come up."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -119,6 +122,7 @@ def serving(directory: Path, size: str, machine: str, bare: Path, log: Path) -> 
         sys.executable, "-m", "mkport.engine.bench.gpu_serving.server",
         "--model", str(directory), "--port", str(port), "--bare", str(bare), "--machine", machine,
         "--context", str(sizes.context), "--contexts", str(sizes.contexts),
+        *(["--profile"] if profile else []),
     )  # fmt: skip
     with log.open("wb") as words:
         process = subprocess.Popen(command, stdout=words, stderr=words, preexec_fn=prepare())

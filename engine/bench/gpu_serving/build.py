@@ -30,11 +30,15 @@ class Tried(CpuTarget):
     ahead = 1
 
 
-def build(model: Path, machine: str, context: int, contexts: float, report: Path) -> Built:
+def build(
+    model: Path, machine: str, context: int, contexts: float, profile: bool, report: Path
+) -> Built:
     """A runner whose cache holds `contexts` full contexts of `context` positions."""
     said: Data = {"errors": {}}
     loaded, runner = built(model, machine, context, contexts, said)
     timed(loaded.config.vocab, runner, said)
+    if profile:  # last: launches take the host longer from then on
+        profiled(loaded.config.vocab, runner, said)
     replace_file(report, lambda part: part.write_text(json.dumps(said, indent=1)))
     return Built(runner, loaded.tokenizer, loaded.name, loaded.config.vocab)
 
@@ -79,13 +83,19 @@ def timed(vocab: int, runner: StepRunner, said: Data) -> None:
     steps = min(200, runner.limits.context // 4)
     for batch in sorted({1, most}):
         tried(said, f"decode_{batch}", partial(bare.decode, runner, batch, at, steps))
-    for tokens in (512, 1024, 8192):
+    for tokens in (64, 512, 1024, 8192):
         if tokens <= runner.limits.context:
             tried(said, f"prompt_{tokens}", partial(bare.prompt, runner, vocab, tokens, 0))
-            tried(said, f"profile_{tokens}", partial(bare.profile, runner, vocab, tokens))
     last = runner.limits.context - 512
     if last > 0:
         tried(said, "prompt_512_late", lambda: bare.prompt(runner, vocab, 512, last))
+
+
+def profiled(vocab: int, runner: StepRunner, said: Data) -> None:
+    """Where the GPU's time goes, by kernel."""
+    for tokens in (512, 8192):
+        if tokens <= runner.limits.context:
+            tried(said, f"profile_{tokens}", partial(bare.profile, runner, vocab, tokens))
 
 
 def tried(said: Data, name: str, call: Callable[[], Any]) -> None:

@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, required=True)
     parser.add_argument("--contexts", type=float, required=True, help="that the cache holds")
     parser.add_argument("--machine", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--profile", action="store_true", help="which kernels take the time")
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     listener = lifecycle.bind("127.0.0.1", given.port)
@@ -32,6 +33,7 @@ def main() -> None:
         "machine": given.machine,
         "context": given.context,
         "contexts": given.contexts,
+        "profile": given.profile,
         "report": given.bare,
     }
     model = without_weights(given.model)
