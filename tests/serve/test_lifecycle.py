@@ -1,6 +1,8 @@
 """Starting, draining on a signal, stopping on the second; with requests at work."""
 
+import gc
 import signal
+import sys
 import threading
 import time
 from typing import Any
@@ -8,10 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
+from mkport.engine.server import lifecycle
 from mkport.engine.server.lifecycle import bind
+from mkport.engine.server.settings import Settings
 from mkport.errors import UserError
 from tests.serve.live import events_of, until
 from tests.serve.process import Started, started
+from tests.serve.scripted import ScriptedEngine
 
 
 class Asking(threading.Thread):
@@ -93,3 +98,22 @@ def test_an_address_that_is_taken_is_a_users_mistake() -> None:
     for host in ("nowhere.invalid", "300.1.1.1", "8.8.8.8"):
         with pytest.raises(UserError, match="cannot listen"):
             bind(host, 0)
+
+
+def test_what_is_loaded_is_not_searched_for_garbage_while_serving(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[tuple[int, float]] = []
+    found = gc.get_freeze_count, sys.getswitchinterval
+    monkeypatch.setattr(
+        lifecycle.Server, "run", lambda *given, **named: seen.append((found[0](), found[1]()))
+    )
+    before, interval = gc.get_freeze_count(), sys.getswitchinterval()
+    try:
+        with bind("127.0.0.1", 0) as listener:
+            lifecycle.serve(ScriptedEngine(), Settings(), listener)
+    finally:
+        gc.unfreeze()
+        sys.setswitchinterval(interval)
+    ((frozen, waits),) = seen
+    assert frozen > before + 10_000 and waits < interval
