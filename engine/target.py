@@ -29,23 +29,33 @@ class Machine(Protocol):
     """What a step needs of a machine."""
 
     schedule: Schedule
-    times: list[np.ndarray]
+    times: list[np.ndarray]  # of the last traced step: int64 [records, 3] of each worker, in ns
 
     @property
-    def tensors(self) -> Mapping[str, Any]: ...
+    def tensors(self) -> Mapping[str, Any]:
+        """By name, of the machine's own shapes."""
+        ...
 
-    def step(self, trace: bool = False) -> None: ...
+    def step(self, trace: bool = False) -> None:
+        """Runs one step and waits for its end, noting `times` if asked to. Raises Stuck."""
+        ...
 
-    def poison(self) -> None: ...
+    def poison(self) -> None:
+        """Fills scratch and outputs with what nothing valid looks like."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends its threads, if it has any."""
+        ...
 
 
 class Arrays(Protocol):
     """The tensors of machines that share them, by name, each as large as the largest machine's."""
 
     @property
-    def tensors(self) -> Mapping[str, Any]: ...
+    def tensors(self) -> Mapping[str, Any]:
+        """NumPy arrays, or CuPy's on a GPU; a cache has a page behind the machines' last."""
+        ...
 
     @property
     def inputs(self) -> Mapping[str, np.ndarray]:
@@ -64,20 +74,24 @@ class Arrays(Protocol):
     def launch(
         self, machine: Any, wanted: int, looked: Sequence[int], trace: bool, kept: bool
     ) -> Ran:
-        """Sends the inputs and runs a step, whose results arrive later; see `Steps.launch`."""
+        """Sends the inputs and runs a step, whose results arrive later; see `Steps.launch`.
+
+        Of its `wanted` rows the logits of `looked` [rows] are fetched too.
+        """
         ...
 
     def read(self, array: Any) -> np.ndarray:
-        """A tensor, or a part of one, for the host; the next step may overwrite it."""
+        """A tensor, or a part of one, for the host, of the same shape; the next step may overwrite
+        it."""
         ...
 
     def write(self, name: str, places: list[int], contents: np.ndarray) -> None:
-        """Fills these places of a tensor's first axis from the host."""
+        """Fills `places` [n] of a tensor's first axis with `contents` [n, ...] from the host."""
         ...
 
     def follow(self, machine: Any, rows: int, context: int, steps: int) -> Iterator[np.ndarray]:
         """Runs steps of the machine's first rows, each row's choice its next token; yields each
-        step's choices, int32 [rows]. No row goes beyond the context."""
+        step's choices, int32 [rows]. No row goes beyond the context, in positions."""
         ...
 
 
@@ -101,17 +115,23 @@ class Target(Protocol):
         """Bytes that are left for a cache beside the model's weights."""
         ...
 
-    def compose(self, ops: Iterable[Op], shape: StepShape, title: str) -> Any: ...
-
-    def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
-        """Allocates and fills: weights from the model, rotary tables, the rest zero."""
+    def compose(self, ops: Iterable[Op], shape: StepShape, title: str) -> Any:
+        """The program of a step that is made of these ops."""
         ...
 
-    def machine(self, program: Any, schedule: Schedule, tensors: Mapping[str, Any]) -> Machine: ...
+    def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
+        """Allocates and fills: weights from the model, rotary tables of `context` positions, the
+        rest zero."""
+        ...
+
+    def machine(self, program: Any, schedule: Schedule, tensors: Mapping[str, Any]) -> Machine:
+        """A machine that runs a schedule of a program over tensors that are there."""
+        ...
 
 
 class HostArrays:
-    """Tensors in the host's memory: what the host writes is what the machine reads."""
+    """Tensors in the host's memory: what the host writes is what the machine reads. `context` is in
+    positions."""
 
     def __init__(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> None:
         model.weights.hold()
@@ -134,7 +154,7 @@ class HostArrays:
     def launch(
         self, machine: Machine, wanted: int, looked: Sequence[int], trace: bool, kept: bool
     ) -> Ran:
-        """See `Arrays`: the step runs at once, so the results are copies."""
+        """See `Arrays`: the step runs at once, so the results are copies; `looked` [rows]."""
         count, tokens = int(self.inputs["count"][0]), self.inputs["tokens"]
         rows = self.inputs["rows"][:, 0]
         for i in range(count):
@@ -148,15 +168,15 @@ class HostArrays:
         return Ran(choices, lambda: _rows(logits, (wanted, vocab)))
 
     def read(self, array: np.ndarray) -> np.ndarray:
-        """The array itself."""
+        """The array itself, of any shape."""
         return array
 
     def write(self, name: str, places: list[int], contents: np.ndarray) -> None:
-        """See `Arrays`."""
+        """See `Arrays`: `places` [n], `contents` [n, ...]."""
         self.tensors[name][places] = contents
 
     def follow(self, machine: Machine, rows: int, context: int, steps: int) -> Iterator[np.ndarray]:
-        """See `Arrays`."""
+        """See `Arrays`; `context` in positions."""
         for _ in range(steps):
             machine.step()
             chosen = machine.tensors["next"][:rows].copy()
@@ -181,12 +201,14 @@ def _rows(logits: Mapping[int, np.ndarray], shape: tuple[int, int]) -> np.ndarra
 
 
 def fixed_table(model: LoadedModel, spec: TensorSpec, context: int) -> np.ndarray | None:
-    """A weight that no file holds: the cosines and sines of rotary positions."""
+    """A weight that no file holds: the cosines and sines of `context` rotary positions, float32
+    [positions, head_dim]."""
     return model.family.rope_table(model.config, context) if spec.name == "rope" else None
 
 
 def as_stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """A weight as the step reads it: norms' weights are float32 whatever the files hold."""
+    """A weight's `array` [...] as the step reads it, of the same shape: norms' weights are float32
+    whatever the files hold."""
     return from_bf16(array) if spec.dtype == "f32" and array.dtype == np.uint16 else array
 
 
@@ -196,7 +218,7 @@ class CpuTarget:
     name, chunk = "cpu", 64
     most_rows: int | None = None
     prefills = False
-    prompt_chunk, mixed_chunk = 64, 12  # 12 just double a step of eight
+    prompt_chunk, mixed_chunk = 64, 10  # 10 less than double a step of eight
     ahead = 0
     share: Share = "blocks"
 
@@ -213,7 +235,7 @@ class CpuTarget:
         return compose_cpu(list(ops), shape.weights, shape.cache, title)
 
     def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
-        """In the host's memory."""
+        """In the host's memory; `context` in positions."""
         return HostArrays(model, specs, context)
 
     def machine(
@@ -246,7 +268,7 @@ class HostTarget:
         return compose_cuda(list(ops), shape.weights, shape.cache, shape.rows, title)
 
     def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
-        """In the host's memory."""
+        """In the host's memory; `context` in positions."""
         return HostArrays(model, specs, context)
 
     def machine(
