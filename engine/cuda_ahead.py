@@ -82,7 +82,7 @@ class Queue:
 
 
 def pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Zeros in pinned memory."""
+    """Zeros [shape] in pinned memory."""
     import cupy
 
     size = int(np.prod(shape))

@@ -46,7 +46,7 @@ class CudaTarget:
         return self.gpu.multiprocessors
 
     def free_memory(self, model: LoadedModel) -> int:
-        """What the GPU has free, less the weights."""
+        """Bytes that the GPU has free, less the weights."""
         import cupy
 
         free: int = cupy.cuda.runtime.memGetInfo()[0]
@@ -58,7 +58,8 @@ class CudaTarget:
         return compose_cuda(list(ops), shape.weights, shape.cache, shape.rows, title)
 
     def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
-        """In the GPU's memory. Raises UserError when it does not hold them, before it takes any."""
+        """In the GPU's memory; `context` in positions. Raises UserError when it does not hold them,
+        before it takes any."""
         return DeviceArrays(model, specs, context)
 
     def machine(
@@ -69,9 +70,9 @@ class CudaTarget:
 
 
 class DeviceArrays:
-    """Tensors in the GPU's memory. Inputs have a mirror that `push` sends; the
-    page tables are large and seldom change, so they go only when they did. `weight` makes a weight
-    on the device."""
+    """Tensors in the GPU's memory. Inputs have a mirror that `push` sends; the page tables are
+    large and seldom change, so they go only when they did. `context` is in positions; `weight`
+    makes a weight on the device."""
 
     def __init__(
         self,
@@ -124,16 +125,16 @@ class DeviceArrays:
     def launch(
         self, machine: CudaMachine, wanted: int, looked: Sequence[int], trace: bool, kept: bool
     ) -> Ran:
-        """See `Arrays`."""
+        """See `Arrays`: `looked` [rows]."""
         self.push()
         return self._queue.launch(machine, wanted, looked, trace, kept)
 
     def read(self, array: Any) -> np.ndarray:
-        """A copy."""
+        """A copy, of the same shape."""
         return np.asarray(array.get())
 
     def write(self, name: str, places: list[int], contents: np.ndarray) -> None:
-        """See `Arrays`."""
+        """See `Arrays`: `places` [n], `contents` [n, ...]."""
         import cupy
 
         self.tensors[name][cupy.asarray(places)] = cupy.asarray(contents)
@@ -141,7 +142,8 @@ class DeviceArrays:
     def follow(
         self, machine: CudaMachine, rows: int, context: int, steps: int
     ) -> Iterator[np.ndarray]:
-        """See `Arrays`: two steps are under way while the host looks at the one before them."""
+        """See `Arrays`: int32 [rows] of each step; two are under way while the host looks at the
+        one before them. `context` in positions."""
         ahead = Ahead(machine, rows, context - 1)
         try:
             for step in range(steps):
@@ -164,7 +166,8 @@ def needs(specs: Mapping[str, TensorSpec]) -> dict[str, int]:
 
 
 def weight_of(model: LoadedModel, spec: TensorSpec, context: int) -> Any:
-    """A weight on the GPU: straight from the files, one published tensor after the other."""
+    """A weight on the GPU: straight from the files, one published tensor after the other; `context`
+    in positions, of a rotary table."""
     import cupy
 
     table = fixed_table(model, spec, context)

@@ -46,7 +46,7 @@ def decode_shape(
 
 def check_prompt(tokens: int, context: int, start: int = 0) -> None:
     """Raises UserError when a prompt of so many tokens, from position `start` on, is empty or does
-    not fit the context."""
+    not fit the context, in positions."""
     if not tokens:
         raise UserError("The prompt is empty. Give at least one token.")
     if start + tokens > context:
@@ -62,10 +62,10 @@ class Decoder:
     `batch` sequences can be decoded side by side; `context` positions each, the model's own limit
     at most. `on` is the machine: "cpu", "cuda", or "host", which runs the CUDA source on the CPU.
     `workers` defaults to the usable cores, or the GPU's multiprocessors; `chunk`, the prompt's
-    tokens in one step, to what suits the machine. `widths` adds machines for fewer tokens than
-    `batch`: a step runs on the smallest that holds it. The cache is stored like the weights. Raises
-    UserError for a batch or context below 1, a page that is not a positive multiple of 16 keys, a
-    number of workers that no schedule has, and a machine that is not there or has no room.
+    tokens in one step, to what suits the machine. `widths` [machines] adds some for fewer tokens
+    than `batch`: a step runs on the smallest that holds it. The cache is stored like the weights.
+    Raises UserError for a batch or context below 1, a page that is not a positive multiple of 16
+    keys, a number of workers that no schedule has, and a machine that is not there or has no room.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Decoder:
     def prefill(
         self, sequence: int, ids: Sequence[int], start: int = 0, draw: Draw = GREEDY
     ) -> tuple[int, np.ndarray]:
-        """Runs a prompt's ids, chunk by chunk, from position `start` of a sequence on.
+        """Runs a prompt's ids [tokens], chunk by chunk, from position `start` of a sequence on.
 
         Every position before `start` has been run. Returns the choice after the last token (-1
         where its logits are not finite) and its logits float32 [vocabulary], which the next step

@@ -67,8 +67,8 @@ class _Row:
 
 
 class StepRunner:
-    """Machines of a target. `shape` is a step of one token for each sequence; `widths` are the rows
-    of the machines, ascending, the last the most that the limits allow.
+    """Machines of a target. `shape` is a step of one token for each sequence; `widths` [machines]
+    are the rows of each, ascending, the last the most that the limits allow.
 
     Where the target prefills, the tokens of a prompt's chunk go to PyTorch, less a short rest and
     those whose logits are wanted: what follows a prompt comes out of a step, as what follows any
@@ -195,8 +195,8 @@ class StepRunner:
 
 
 def chunk_sizes(most: int, context: int) -> list[int]:
-    """Tokens of the chunks that are computed, ascending: powers of two, then what holds `most`, of
-    no more than `context` positions."""
+    """Tokens of the chunks that are computed, ascending [sizes]: powers of two, then what holds
+    `most`, of no more than `context` positions."""
     most = min(most, context)
     sizes, size = [], LEAST
     while size < most:
@@ -247,7 +247,7 @@ def _caches_of(nodes: Sequence, table: str) -> set[str]:
 
 
 def pool_windows(model: LoadedModel, shape: StepShape) -> list[int]:
-    """The window of each pool of a model's step, in keys, 0 for the pool of layers that see
+    """The window of each pool [pools] of a model's step, in keys, 0 for the pool of layers that see
     everything, in the order of their page tables: of several windows the widest."""
     graph = model.family.build(model.config, replace(shape, pages=1, window_pages=1))
     windows: dict[str, int] = {}

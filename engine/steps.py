@@ -121,7 +121,8 @@ class Steps:
         trace: bool = False,
         kept: bool = True,
     ) -> Ran:
-        """As `step`, but the results arrive later, so that the next step can be under way before.
+        """As `step`, of `tokens` [rows] at `places` and the rows `wanted` [wanted] of them, but the
+        results arrive later, so that the next step can be under way before.
 
         A token below 0 is the one that its row of the page tables chose last. The results are gone
         when the step behind the next is launched, or the next if they are not `kept`; logits are
@@ -160,11 +161,11 @@ class Steps:
         yield from self._arrays.follow(machine, len(tokens), self.planned[0].shape.context, steps)
 
     def save(self, name: str, places: list[int]) -> np.ndarray:
-        """A copy, on the host, of these places of a tensor's first axis."""
+        """A copy, on the host, of `places` [n] of a tensor's first axis: [n, ...]."""
         return self._arrays.read(self._arrays.tensors[name][places])
 
     def restore(self, name: str, places: list[int], contents: np.ndarray) -> None:
-        """Fills places with what `save` returned."""
+        """Fills `places` [n] with `contents` [n, ...], which `save` returned."""
         self._arrays.write(name, places, contents)
 
     def copy(self, name: str, source: int, target: int) -> None:

@@ -12,7 +12,7 @@ def gathered(cache: Any, pages: Any) -> Any:
 
 
 def attention(q: Any, k: Any, v: Any, count: Any, keys: Any, window: int, scale: float) -> Any:
-    """Each query sees the keys up to its own position, the last `window` of them if not 0.
+    """Each query sees the keys up to its own position, the last `window` keys if not 0.
 
     q [tokens, heads, dim], k and v [keys, kv_heads, dim]. `count` and `keys`, int32 [2], are 0 and
     how many of the queries and keys there are: the last of both stand at the same position.
