@@ -32,7 +32,7 @@ class Contestant(Protocol):
         ...
 
     def logits(self, prompt: list[int]) -> list[float]:
-        """The logits after a prompt of one sequence: [vocabulary]."""
+        """The logits after `prompt` [ids] in one sequence: [vocabulary]."""
         ...
 
 
@@ -61,12 +61,12 @@ class Mkport:
         return [list(ids) for ids in zip(*steps[1:], strict=True)], seconds
 
     def logits(self, prompt: list[int]) -> list[float]:
-        """The logits after a prompt, [vocabulary]: float32, the step's own."""
+        """The logits after `prompt` [ids]: [vocabulary], float32, the step's own."""
         values: list[float] = self.decoder.prefill(0, prompt)[1].tolist()
         return values
 
     def prefill(self, prompt: list[int]) -> float:
-        """Seconds to read a prompt, up to the logits after it."""
+        """Seconds to read `prompt` [ids], up to the logits after it."""
         started = time.perf_counter()
         self.decoder.prefill(0, prompt)
         return time.perf_counter() - started
@@ -141,7 +141,7 @@ class Transformers:
             return [list(ids) for ids in zip(*steps, strict=True)], time.perf_counter() - started
 
     def prefill(self, prompt: list[int]) -> float:
-        """Seconds to read a prompt in one pass, up to the logits after it."""
+        """Seconds to read `prompt` [ids] in one pass, up to the logits after it."""
         ids = self.torch.tensor([prompt])
         started = time.perf_counter()
         with self.torch.inference_mode():
@@ -187,7 +187,7 @@ class LlamaCpp:
         return [ids], time.perf_counter() - started
 
     def logits(self, prompt: list[int]) -> list[float]:
-        """The logits after a prompt, [vocabulary]: float32, out of the library's memory."""
+        """The logits after `prompt` [ids]: [vocabulary], float32, out of the library's memory."""
         self.llama.reset()
         self.llama.eval(prompt)
         values: list[float] = self._row().tolist()

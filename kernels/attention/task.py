@@ -103,14 +103,15 @@ def attention_scores(a, q, keys, group, arena):
 
 @body
 def attention_key_64(a, k):
-    """A key's four vectors."""
+    """The key at element k of the pages: four vectors [4], its 64 columns."""
     k0, k1 = load_kv(a.k_pages, k), load_kv(a.k_pages, k + 16)
     return k0, k1, load_kv(a.k_pages, k + 32), load_kv(a.k_pages, k + 48)
 
 
 @body
 def attention_product_64(k, q0, q1, q2, q3):
-    """A key's products with a query, before the lanes are joined."""
+    """A key's products with a query, before the lanes are joined: k [4 vectors] and q0 to q3 are
+    their 64 columns."""
     a0, a1 = fma(k[0], q0, zeros()), fma(k[1], q1, zeros())
     return add(add(a0, a1), add(fma(k[2], q2, zeros()), fma(k[3], q3, zeros())))
 

@@ -13,7 +13,8 @@ from mkport.errors import UserError
 
 @contextmanager
 def blamed(op: Op, what: str) -> Iterator[None]:
-    """Turns an exception that a file of the op's folder raised into a UserError.
+    """Raises UserError, with file and line, in place of an exception that a file of the op's folder
+    raised.
 
     `what` says what was being asked of it. An exception from elsewhere goes through.
     """

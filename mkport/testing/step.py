@@ -66,7 +66,8 @@ def check_step(
 
 
 def last_places(graph: Graph, op: str) -> list[int]:
-    """Where a graph's last node of the op is, for each choice of optional tensors that it has."""
+    """The number of a graph's last node of the op, for each choice of optional tensors that it has:
+    [choices], ascending."""
     found: dict[frozenset[str], int] = {}
     for place, node in enumerate(graph.nodes):
         if node.op.name == op:
