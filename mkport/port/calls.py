@@ -68,7 +68,7 @@ class Calls(Facts):
         found = self.by_name.get(name, [])
         if function.type == "field_expression":
             kind = self._class_of(function.child_by_field_name("argument"), scope)
-            found = [f for f in found if f.owner == kind] or found
+            found = [f for f in found if kind and f.owner == kind] or found
         else:
             found = self._in_sight(function, found, caller)
         fitting = [f for f in found if f.least <= len(given) <= len(f.params)] or found

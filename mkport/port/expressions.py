@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from mkport.port import known
 from mkport.port.calls import Calls
-from mkport.port.facts import Function, Scope
+from mkport.port.facts import Function, Key, Scope
 from mkport.port.levels import (
     ANY_LANE,
     BLOCK,
@@ -197,6 +197,11 @@ class Expressions(Calls):
                 for root in self._decayed(right, scope):
                     self._union(key, root)
                     self._make_local(key)
+        elif left is not None and right is not None:  # a pointer into an object
+            for key in self._roots(left, scope):
+                for root in self._decayed(right, scope) if key not in self.shared else ():
+                    self._union(key, root)
+                    self._make_local(key)
         self._assign(left, value, scope, function, control)
         return value
 
@@ -216,6 +221,9 @@ class Expressions(Calls):
         if left.type == "parenthesized_expression" and left.named_children:
             self._assign(left.named_children[0], value, scope, function, control)
             return
+        if left.type == "call_expression" and not self._is_cast(left):
+            self._spoil(scope, mixed(value))  # a reference to anything that is in sight
+            return
         through = self._leads_away(left) or "->" in self.tree.of(left)
         index = mixed(
             *(self._expression(n, scope, function, control)
@@ -224,7 +232,28 @@ class Expressions(Calls):
         roots = self._roots(left, scope)
         if not roots and scope.object is not None and not through:
             self._join(scope.object, mixed(value, index))
+        taken = set(self._decayed(left, scope))
+        if through and any(self._may_lead(root) for root in roots):
+            for root in self.exposed:
+                self._join(root, mixed(value, index))
         for root in roots:
-            if root in self.shared or (through and not self._is_local(root)):
+            if root in self.shared or (through and not self._is_local(root) and root not in taken):
                 continue
             self._join(root, mixed(value, index))
+
+    def _is_cast(self, call: "Node") -> bool:
+        function = call.child_by_field_name("function")
+        return function is not None and self.callee_name(function) in known.CASTS
+
+    def _may_lead(self, root: Key) -> bool:
+        """Whether what a variable holds may lead to a local whose address was taken: an object of
+        a class, or of a type that was not followed. Pointers are followed by themselves."""
+        return self._types.get(root, "") not in ("*", "=") and root not in self.arrays
+
+    def _spoil(self, scope: Scope, value: Value) -> None:
+        here: Scope | None = scope
+        while here is not None:
+            for key in here.names.values():
+                if key not in self.shared:
+                    self._join(key, value)
+            here = here.outer

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Key = tuple[str, int, int]  # a name, where it is declared, and in which instance of the function
 Signature = tuple[object, ...]
+PLAIN_TYPES = ("primitive_type", "sized_type_specifier")
 LOOPS = ("for_statement", "while_statement", "do_statement", "for_range_loop")
 _PLACES = re.compile(r"\bthreadIdx\b|__shfl|\bclock|\batomic|\basm\b|__activemask")
 
@@ -105,6 +106,7 @@ class Facts:
         self._types: dict[Key, str] = {}
         self.shared: set[Key] = set()
         self.arrays: set[Key] = set()
+        self.exposed: set[Key] = set()  # locals whose address was taken
         self.local: set[Key] = set()  # roots of what lies in a thread's own memory
         self._values: dict[Key, Value] = {}
         self._parent: dict[Key, Key] = {}
@@ -195,7 +197,7 @@ class Facts:
         if type_node.type == "placeholder_type_specifier":
             return "auto"
         name = self._class_named(self.tree.of(type_node))
-        return name if name in self.types else "=" if type_node.type == "primitive_type" else ""
+        return name if name in self.types else "=" if type_node.type in PLAIN_TYPES else ""
 
     def _aliases_of(self, items: Sequence[Item]) -> dict[str, str]:
         """Names that stand for a class, at file level and in functions; not those of several."""
@@ -326,6 +328,9 @@ class Facts:
                 away = argument is not None and self._leads_away(argument)
                 if root not in self.shared and (not away or root in self.arrays
                                                 or self._is_local(root)):  # fmt: skip
+                    if root not in self.exposed:
+                        self.exposed.add(root)
+                        self._changed = True
                     yield root
         for here in find(node, "identifier"):
             key = scope.find(self.tree.of(here))

@@ -151,7 +151,7 @@ class Uniformity(Expressions):
         for child in node.named_children:
             if child.type in ("declaration", "init_statement"):
                 self._statement(child, scope, function, control)
-                for declarator in find(child, "init_declarator"):
+                for declarator in [*find(child, "init_declarator"), *declarators(child)]:
                     name = declared(declarator)
                     key = scope.find(self.tree.of(name)) if name is not None else None
                     value = self.value(key) if key is not None else ANY_LANE
@@ -199,6 +199,13 @@ class Uniformity(Expressions):
         type_node = node.child_by_field_name("type")
         for declarator in declarators(node):
             self._declare(declarator, type_node, is_shared, scope, function, control)
+        value = node.child_by_field_name("value")  # of a condition: `while (int i = f())`
+        if value is not None:
+            level = under(self._expression(value, scope, function, control), control)
+            for declarator in declarators(node):
+                name = declared(declarator)
+                if name is not None:
+                    self._join(scope.names[self.tree.of(name)], level)
 
     def _declare(
         self,
@@ -253,6 +260,10 @@ class Uniformity(Expressions):
         )
         if value_node is not None and ("&" in shape or pointer):
             self._alias(key, value_node, scope, by_reference="&" in shape)
+        elif value_node is not None and kind != "=":  # an object may hold a pointer
+            for root in self._decayed(value_node, scope):
+                self._union(key, root)
+                self._make_local(key)
         if value is not None:
             self._join(key, under(value, control))
         if kind in self._placed:

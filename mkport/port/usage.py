@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mkport.port import known
 from mkport.port.facts import Function
 from mkport.port.kernel import Kernel
-from mkport.port.syntax import declared, find
+from mkport.port.syntax import declarators, declared, find
 from mkport.port.uniform import Uniformity
 
 if TYPE_CHECKING:
@@ -44,9 +44,13 @@ def _uses(u: Uniformity, function: Function, name: str, const: bool, depth: int)
     if depth > _DEPTH:
         yield from BOTH
         return
-    for node in find(function.body, "identifier"):
-        if u.tree.of(node) == name:
+    for node in find(function.body, "identifier", "type_identifier"):
+        if u.tree.of(node) != name:
+            continue
+        if node.type == "identifier":
             yield from _pointer(u, function, node, name, const, depth)
+        elif node.parent is not None and node.parent.type == "parameter_declaration":
+            yield from READ if const else BOTH  # `View v(x);` is read as a function's declaration
 
 
 def _pointer(
@@ -82,7 +86,7 @@ def _pointer(
             return
         target = u.tree.of(left) if left is not None else ""
         if target != name:
-            if left is not None and left.type == "identifier":
+            if left is not None and left.type == "identifier" and _is_own(u, function, target):
                 yield from _uses(u, function, target, const, depth + 1)
             else:
                 yield from READ if const else BOTH
@@ -94,6 +98,15 @@ def _pointer(
         return
     else:
         yield from READ if const else BOTH
+
+
+def _is_own(u: Uniformity, function: Function, name: str) -> bool:
+    """Whether a name is a variable or parameter of a function, and no member of its class."""
+    return any(key[0] == name for key, _, _ in function.params) or any(
+        (named := declared(declarator)) is not None and u.tree.of(named) == name
+        for node in find(function.body, "declaration", "for_range_loop", "parameter_declaration")
+        for declarator in declarators(node)
+    )
 
 
 def _copied(
@@ -138,8 +151,8 @@ def _argument(
         arguments is not None) else 0  # fmt: skip
     if targets:
         for target in targets.values():
-            if place >= len(target.params):
-                yield from BOTH
+            if place >= len(target.params) or target.builds:
+                yield from READ if const and target.builds else BOTH
                 continue
             key, shape, _ = target.params[place]
             if key[0]:
