@@ -127,6 +127,7 @@ OP = Op(
         4 * (a.heads // a.kv_heads) * (a.head_dim + 4 * 16 + 16 * 16)
     ),
     shared=shared,
+    rows=lambda a: a.q.shape[0],  # a GPU's worker notes where each token is
     order=(
         "CPU: score = scale * (q . k as in gemm); blocks of 16 keys at absolute positions, "
         "ascending: m' = max(m, block), l' = fma(l, e^(m - m'), sum of the block's lanes joined "

@@ -15,7 +15,7 @@ SHAPES = {
         **SMOL,
     },
     "prefill chunk": {
-        "places": [(1, 20 + i) for i in range(9)] + [(0, 3)],
+        "places": [(1, 20 + i) for i in range(7)] + [(0, 3)],
         "heads": 8,
         "kv_heads": 8,
         "head_dim": 16,

@@ -29,6 +29,13 @@ def test_every_familys_arguments_fit(shape: str) -> None:
         assert argument_problems(graph) == {}
 
 
+def test_too_few_splits_for_the_context_are_refused() -> None:
+    partial = {"shape": (6, 1, 6, 48), "logical": (6, 1, 6)}
+    args, shape = {"splits": 1, "split_step": 1}, replace(tiny.SHAPE, context=640)
+    said = _refusal(_edited("llama", "attention", args, {"partial": partial}, shape))
+    assert "positions of rows: 1 to 512 here, but 640 in layer 0 / q_proj" in said
+
+
 def test_the_check_is_quick() -> None:
     graph = tiny.graphs(tiny.SHAPE)["cohere2_moe"]
     began = time.perf_counter()
@@ -37,13 +44,17 @@ def test_the_check_is_quick() -> None:
 
 
 def _edited(
-    family: str, op: str, args: dict[str, Any], tensors: dict[str, dict[str, Any]] | None = None
+    family: str,
+    op: str,
+    args: dict[str, Any],
+    tensors: dict[str, dict[str, Any]] | None = None,
+    shape: StepShape = tiny.SHAPE,
 ) -> Graph:
     """A family's step whose first node of an op has other arguments, and its tensors other shapes.
 
     `tensors` holds fields of `TensorSpec` by argument name.
     """
-    found = tiny.graphs(tiny.SHAPE)[family]
+    found = tiny.graphs(shape)[family]
     graph = Graph(found.ops)
     graph.tensors = dict(found.tensors)
     at = next(n for n, node in enumerate(found.nodes) if node.op.name == op)
@@ -96,11 +107,6 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, dict[str, Any]], str]
     ),
     "page of one key": (
         "llama", "attention", {"page": 1}, {}, "page is 1, not a multiple of 16",
-    ),
-    "few splits": (
-        "llama", "attention", {"splits": 1},
-        {"partial": {"shape": (6, 1, 6, 48), "logical": (6, 1, 6)}},
-        "positions of rows: 1 to 256 here, but 320 in layer 0 / q_proj",
     ),
     "two windows": (
         "llama", "attention", {"window": 1}, {},
