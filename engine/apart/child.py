@@ -6,6 +6,7 @@ message a step.
 It is started by `loop`, and ends when that end of the pipe is closed.
 """
 
+import contextlib
 import pickle
 import sys
 import threading
@@ -16,7 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any, cast
 
 from mkport.engine.engine import Engine
-from mkport.engine.request import Event, QueueFull
+from mkport.engine.request import Event, Grammar, QueueFull
 from mkport.engine.stream import EventStream
 from mkport.errors import UserError
 
@@ -96,6 +97,8 @@ def main() -> None:
         over = threading.Event()
         beats = threading.Thread(target=_beat, args=(say, engine, over), daemon=True)
         beats.start()
+        # the first grammar of all takes seconds, during which no order would be read
+        threading.Thread(target=_first_grammar, args=(engine,), daemon=True).start()
         _obey(pipe, say, engine)
         over.set()
     say("closed", "The engine is closed.")
@@ -126,6 +129,11 @@ def _obey(pipe: Connection, say: Callable[..., None], engine: Engine) -> None:
         elif order == "close":
             engine.close(*what)
             return
+
+
+def _first_grammar(engine: Engine) -> None:
+    with contextlib.suppress(UserError):  # where there is no library for grammars
+        engine.grammars.matcher(Grammar("regex", "a"))
 
 
 def _beat(say: Callable[..., None], engine: Engine, over: threading.Event) -> None:

@@ -11,6 +11,7 @@ from mkport.engine.prefill.functions import fused
 from mkport.engine.prefill.inputs import Inputs, Table
 from mkport.engine.prefill.nodes import NODES, Chunk
 from mkport.engine.prefill.views import view
+from mkport.errors import UserError
 from mkport.plan import Graph
 from mkport.plan.graph import Node
 
@@ -83,7 +84,8 @@ class Prefill:
         """Compiles, and has the GPU record a run of each of the sizes, so that the host has to
         queue one thing a chunk instead of thousands. Into pages that nobody holds; waits for it.
 
-        What was recorded must give what was seen before, or it is not used.
+        What was recorded must give what was seen before, or it is not used. Raises UserError when
+        the GPU has no room for the largest.
         """
         import torch
 
@@ -91,10 +93,16 @@ class Prefill:
             name: np.arange(self._columns[name], dtype=np.int32) % table.spare
             for name, table in self._tables.items()
         }
-        for room in reversed(self._sized):
-            room.fill([1 + i % 200 for i in range(room.tokens)], 0, rows)
-            for _ in range(2):
-                self._walk(room)
+        try:
+            for room in reversed(self._sized):
+                room.fill([1 + i % 200 for i in range(room.tokens)], 0, rows)
+                for _ in range(2):
+                    self._walk(room)
+        except torch.OutOfMemoryError as error:
+            raise UserError(
+                f"The GPU has no room for a chunk of {self._sized[-1].tokens} prompt tokens: lower "
+                "prefill_chunk (--prefill-chunk), or kv_memory (--kv-memory)."
+            ) from error
         if self.device.type != "cuda" or self.dtype != torch.bfloat16:
             return  # elsewhere some of it waits for the host
         torch.cuda.synchronize()

@@ -1,17 +1,22 @@
 """What the tests have built in a process of its own: models on the CPU machine that runs ahead, and
 what fails."""
 
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from mkport.engine import target as target_module
 from mkport.engine.build import Built
 from mkport.engine.capacity import Settings, plan_capacity, widths
 from mkport.engine.load import load
 from mkport.engine.runner import StepRunner
 from mkport.engine.target import CpuTarget
 from mkport.errors import UserError
-from tests.engine.checkpoints import one_program
+from mkport.models import step
+from mkport.plan import Graph
+from mkport.testing import tiny
 
 
 class Late(CpuTarget):
@@ -21,8 +26,12 @@ class Late(CpuTarget):
 
 
 def late(directory: Path, settings: Settings) -> Built:
-    """On the program that all tests share."""
-    ExitStack().enter_context(one_program())  # for as long as the process lives
+    """On the program that all tests share, for as long as the process lives."""
+    patch = pytest.MonkeyPatch()  # as `checkpoints.one_program`, which imports much more
+    patch.setattr(step, "Graph", partial(Graph, tiny.library()))
+    patch.setattr(
+        target_module, "compose_cpu", lambda ops, weights, cache, title: tiny.program(weights)
+    )
     model, target = load(str(directory)), Late()
     shape, limits = plan_capacity(model, settings, target)
     runner = StepRunner(model, shape, limits, widths(limits, target), 2, target)
@@ -51,5 +60,5 @@ def dying(directory: Path, settings: Settings) -> Built:
             raise ZeroDivisionError("the fifth step")
         return run(*args)
 
-    built.runner.run = failing  # type: ignore[method-assign]
+    built.runner.run = failing  # type: ignore[method-assign, assignment]
     return built

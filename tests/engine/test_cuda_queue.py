@@ -1,19 +1,16 @@
-"""The CUDA target's way with inputs, results, pages and prompts, over a queue that runs everything as
-late as it may: the same tokens as where each call waits for its end."""
+"""The CUDA target's way with inputs, results, pages and prompts, over a queue that runs everything
+as late as it may: the same tokens as where each call waits for its end."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mkport.declare import TensorSpec
-from mkport.engine import build as build_module
 from mkport.engine import cuda_ahead, cuda_target
 from mkport.engine.cuda_target import DeviceArrays
-from mkport.engine.engine import Engine
 from mkport.engine.load import LoadedModel, load
 from mkport.engine.prefill import Prefill
 from mkport.engine.synth import synthesise
@@ -44,14 +41,6 @@ class Prefilling(Queued):
     prompt_chunk, mixed_chunk = 64, 32
 
 
-class WaitingCpu(CpuTarget):
-    """The same cuts without a queue."""
-
-    prefills = True
-    most_rows: int | None = 8
-    prompt_chunk, mixed_chunk = 64, 32
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     out = tmp_path_factory.mktemp("queue") / "model"
@@ -77,21 +66,12 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     STREAM.flush()
 
 
-@contextmanager
-def engine_on(model: LoadedModel, target: CpuTarget, contexts: float) -> Iterator[Engine]:
-    assert build_module is not None
-    with serving(model, target, contexts) as engine:
-        yield engine
-
-
 @pytest.mark.parametrize("contexts", [6, 1.2], ids=["roomy", "preempting"])
-@pytest.mark.parametrize(("target", "like"), [(Queued, CPU), (Prefilling, WaitingCpu())])
-def test_it_says_the_same(
-    model: LoadedModel, target: type[Queued], like: CpuTarget, contexts: float
-) -> None:
-    with engine_on(model, CPU, contexts) as engine:
+@pytest.mark.parametrize("target", [Queued, Prefilling])
+def test_it_says_the_same(model: LoadedModel, target: type[Queued], contexts: float) -> None:
+    with serving(model, CPU, contexts) as engine:
         wanted = [all_outputs(engine, seed) for seed in (0, 7)]
-    with engine_on(model, target(), contexts) as engine:
+    with serving(model, target(), contexts) as engine:
         found = [all_outputs(engine, seed) for seed in (0, 7)]
         assert (engine.stats().preemptions > 0) == (contexts < 2)
     for one, other in zip(found, wanted, strict=True):

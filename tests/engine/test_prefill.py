@@ -25,6 +25,7 @@ from mkport.engine.request import Sampling
 from mkport.engine.scheduler import Scheduler
 from mkport.engine.sequence import Sequence as Tokens
 from mkport.engine.target import CpuTarget
+from mkport.errors import UserError
 from mkport.models.sizes import TINY
 from mkport.testing.law import EPS, measure
 from tests.engine.checkpoints import fields_of, one_program, prompts_of, save, theirs
@@ -147,6 +148,18 @@ def test_nothing_is_run_that_no_page_depends_on(model: Callable[..., LoadedModel
         called = [call.__name__.strip("_") for call, _ in prefill._calls]
     assert called.count("attention") == layers - 1
     assert called[-1] == "gemm_rope" and "select" not in called
+
+
+def test_a_gpu_without_room_is_told(
+    model: Callable[..., LoadedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Prefill, room: Any) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    with decoding(model("llama"), (40, CONTEXT)) as (_, prefill):
+        monkeypatch.setattr(Prefill, "_walk", full)
+        with pytest.raises(UserError, match="a chunk of 128 prompt tokens: lower prefill_chunk"):
+            prefill.record()
 
 
 def test_the_lower_expert_wins_a_tie() -> None:
