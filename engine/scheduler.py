@@ -65,7 +65,11 @@ class _Budget:
 
 
 class Scheduler:
-    """Waiting, running and preempted sequences, each list in order of arrival."""
+    """Waiting, running and preempted sequences, each list in order of arrival.
+
+    Source: a step takes whoever has a token to run, after Yu et al., "Orca", OSDI 2022; prompts
+    come in chunks beside running requests, after Agrawal et al., "SARATHI", 2023.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits

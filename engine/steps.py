@@ -34,7 +34,8 @@ class Planned:
 
 
 def plan_step(model: LoadedModel, shape: StepShape, workers: int, target: Target = CPU) -> Planned:
-    """Builds, deals, verifies and composes one step of a model."""
+    """Builds, deals, verifies and composes one step of a model. Raises UserError for a number of
+    workers that no schedule has."""
     graph: Graph = sampled(model.family.build(model.config, shape))
     schedule = deal(graph, workers, target.share)
     verify(schedule)
@@ -87,11 +88,11 @@ class Steps:
         trace: bool = False,
         draws: Sequence[Draw] = (),
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Runs `tokens` at `places`, each (row of the page tables, position).
+        """Runs `tokens` [tokens] at `places`, each (row of the page tables, position).
 
         `draws` says how each wanted row's token is chosen, greedily if it is left out. Returns, for
-        the rows `wanted` of `tokens`, the choices int32 [wanted] (-1 where logits are not finite)
-        and the logits float32 [wanted, vocabulary]; both are overwritten by the next step.
+        the rows `wanted` [wanted] of `tokens`, the choices int32 [wanted] (-1 where logits are not
+        finite) and the logits float32 [wanted, vocabulary]; both are overwritten by the next step.
         """
         self.step(machine, places, tokens, wanted, trace, draws)
         return self.choices(len(wanted)), self.logits(len(wanted))
@@ -149,7 +150,8 @@ class Steps:
         steps: int,
         draws: Sequence[Draw] = (),
     ) -> Iterator[np.ndarray]:
-        """Up to `steps` steps, the first as `run` does; each row's choice is its next token.
+        """Up to `steps` steps of `tokens` [rows], the first as `run` does; each row's choice is its
+        next token.
 
         Yields each step's choices, int32 [rows], -1 where logits are not finite. A device runs
         ahead of the host: the step behind the one whose choices are yielded is under way already.

@@ -227,7 +227,7 @@ class CpuTarget:
         return usable_cores()
 
     def free_memory(self, model: LoadedModel) -> int:
-        """What the system has free; the weights' pages may be counted as such already."""
+        """The bytes that the system has free; the weights' pages may be counted as such already."""
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def compose(self, ops: Iterable[Op], shape: StepShape, title: str) -> Program:
@@ -260,7 +260,7 @@ class HostTarget:
         return 3
 
     def free_memory(self, model: LoadedModel) -> int:
-        """What the system has free."""
+        """The bytes that the system has free."""
         return CPU.free_memory(model)
 
     def compose(self, ops: Iterable[Op], shape: StepShape, title: str) -> CudaProgram:

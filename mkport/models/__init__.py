@@ -36,6 +36,7 @@ def family_of(config: Mapping[str, Any]) -> ModuleType:
 
 
 def parse_config(config: Mapping[str, Any]) -> DecoderConfig:
-    """The family's own config object for a config.json, every field read or refused by name."""
+    """The family's own config object for a config.json, every field read or refused by name. Raises
+    UserError for what `family_of` or the family's `from_hf` refuses."""
     parsed: DecoderConfig = family_of(config).CONFIG.from_hf(config)
     return parsed

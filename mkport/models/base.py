@@ -89,7 +89,8 @@ def common_fields(
     theta: float = rope.DEFAULT_THETA,
 ) -> dict[str, Any]:
     """The fields of `DecoderConfig`, read from a config.json; the arguments are what the family's
-    class in transformers takes where a field is absent (None: derived from the other fields).
+    class in transformers takes where a field is absent (None: derived from the other fields);
+    `context` is in positions.
 
     Raises UserError naming the field that is missing, malformed or of a size that is not
     implemented.
@@ -130,6 +131,7 @@ def common_fields(
 
 
 def rope_table(config: DecoderConfig, positions: int) -> np.ndarray:
-    """Float32 [positions, head_dim]: head_dim / 2 cosines, then head_dim / 2 sines."""
+    """Float32 [positions, head_dim]: head_dim / 2 cosines, then head_dim / 2 sines, as `rope.py`'s
+    function of the same name makes them."""
     inverse = rope.inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
     return rope.rope_table(inverse, positions)

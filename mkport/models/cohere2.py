@@ -1,5 +1,9 @@
 """The Cohere families, dense (`cohere2`) and with experts (`cohere2_moe`): parallel blocks, rotary
-pairs side by side, sliding windows with every few layers full and without positions."""
+pairs side by side, sliding windows with every few layers full and without positions.
+
+Source: Cohere, "Command A" technical report, 2025; transformers' modeling_cohere2.py and, for
+mixtures, modeling_cohere2_moe.py.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -47,7 +47,12 @@ class Experts:
 def add_experts(
     step: Step, layer: int, h: str, prefix: str, e: Experts, norm: Norm | None = None
 ) -> str | None:
-    """x += the weighted sum of each token's chosen experts. Returns as `combine`."""
+    """x [rows, hidden] += the weighted sum of each token's chosen experts of h [rows, hidden].
+    Returns as `combine`.
+
+    Source: Shazeer et al., "Outrageously Large Neural Networks", 2017; gated experts as in Mixtral,
+    Jiang et al. 2024.
+    """
     score(step, layer, h, prefix, e)
     choose(step, layer, e)
     up(step, layer, h, prefix, e)
@@ -61,7 +66,7 @@ def _slots(step: Step, e: Experts) -> int:
 
 
 def score(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
-    """The router's logits of every expert for each token."""
+    """The router's logits of every expert for each token of h [rows, hidden]: [rows, experts]."""
     rows, label = step.shape.rows, f"layer {layer}"
     z = step.scratch("router_logits", rows, e.experts)
     step.graph.add(
@@ -77,7 +82,8 @@ def score(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
 
 
 def choose(step: Step, layer: int, e: Experts) -> None:
-    """Each token's experts and their weights, and the experts of the step with their tokens."""
+    """Each token's experts and their weights, [rows, top] both, and the experts of the step with
+    their tokens: `slots` [distinct experts + 1, 2] and `pairs` [rows * top]."""
     rows, label = step.shape.rows, f"layer {layer}"
     z = step.scratch("router_logits", rows, e.experts)
     ids = step.tensor("chosen", "i32", (rows, e.top), "scratch")
@@ -108,7 +114,7 @@ def choose(step: Step, layer: int, e: Experts) -> None:
 
 
 def up(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
-    """The activations of every (token, expert) pair."""
+    """Activations of every (token, expert) pair: h [rows, hidden] -> `act` [rows * top, ffn]."""
     slots = _slots(step, e)
     both = step.weight(f"{prefix}.experts.gate_up_proj", e.experts, 2 * e.ffn, step.hidden)
     pairs = (step.shape.rows * e.top, e.ffn)
@@ -132,7 +138,7 @@ def up(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
 
 
 def down(step: Step, layer: int, prefix: str, e: Experts) -> None:
-    """The output of every (token, expert) pair."""
+    """The output of every (token, expert) pair: [rows * top, hidden]."""
     slots = _slots(step, e)
     pairs = (step.shape.rows * e.top, step.hidden)
     step.graph.add(
@@ -151,7 +157,7 @@ def down(step: Step, layer: int, prefix: str, e: Experts) -> None:
 
 
 def combine(step: Step, layer: int, e: Experts, norm: Norm | None = None) -> str | None:
-    """x += the weighted sum of each token's experts' outputs.
+    """x [rows, hidden] += the weighted sum of each token's experts' outputs [rows * top, hidden].
 
     With a `norm`, the one that the next layer begins with, a token's sum is normed at once: that is
     one step less for the others to wait for. Returns the next layer's input, [rows, hidden], or

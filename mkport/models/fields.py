@@ -126,7 +126,7 @@ def either(config: Mapping[str, Any], first: str, second: str, default: int) -> 
 
 
 def natural(config: Mapping[str, Any], name: str, default: int) -> int:
-    """As `whole`, but zero is allowed."""
+    """As `whole`, but zero is allowed. Raises UserError for anything else."""
     value = config.get(name)
     value = default if value is None else value
     return 0 if value == 0 and not isinstance(value, bool) else whole(config, name, default)
@@ -151,7 +151,8 @@ def layer_kinds(
     allowed: Collection[str],
     default: tuple[str, ...],
 ) -> tuple[str, ...]:
-    """The list in field `name`, one kind a layer; `default` when absent or null, else UserError."""
+    """The list in field `name`, one kind a layer; `default` when absent or null. Raises UserError
+    for one of another length, or with a kind that is not `allowed`."""
     value = config.get(name)
     if value is None:
         return default
@@ -167,7 +168,8 @@ def layer_kinds(
 
 
 def positive(config: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    """The positive finite number in field `name`; `default` when absent or null, else UserError."""
+    """The positive number, below 1e30, in field `name`; `default` when absent or null. Raises
+    UserError for anything else, and where it is absent without a default."""
     value = config.get(name)
     if value is None:
         value = default
@@ -177,7 +179,8 @@ def positive(config: Mapping[str, Any], name: str, default: float | None = None)
 
 
 def flag(config: Mapping[str, Any], name: str, default: bool) -> bool:
-    """The true or false in field `name`; `default` when absent or null, else UserError."""
+    """The true or false in field `name`; `default` when absent or null. Raises UserError for
+    anything else."""
     value = config.get(name)
     if value is None:
         return default
@@ -187,7 +190,8 @@ def flag(config: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def token_ids(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    """The token ids in field `name` (one, a list, or null for none), else UserError."""
+    """The token ids in field `name`: one, a list, or null for none. Raises UserError for anything
+    else."""
     value = config.get(name)
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):

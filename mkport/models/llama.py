@@ -1,5 +1,8 @@
 """The Llama family: what its config.json means, its tensors and its rotary table. Reading files is
-the engine's business; the arithmetic is the ops'."""
+the engine's business; the arithmetic is the ops'.
+
+Source: Touvron et al., "LLaMA", 2023; transformers' modeling_llama.py.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

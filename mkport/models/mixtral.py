@@ -1,4 +1,7 @@
-"""The Mixtral family: Llama's blocks with experts in every layer, under names of their own."""
+"""The Mixtral family: Llama's blocks with experts in every layer, under names of their own.
+
+Source: Jiang et al., "Mixtral of Experts", 2024; transformers' modeling_mixtral.py.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

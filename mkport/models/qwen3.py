@@ -1,5 +1,9 @@
 """The Qwen3 families, dense (`qwen3`) and with experts (`qwen3_moe`): sequential blocks, and every
-head of queries and keys normed before it rotates."""
+head of queries and keys normed before it rotates.
+
+Source: Yang et al., "Qwen3 Technical Report", 2025; transformers' modeling_qwen3.py and
+modeling_qwen3_moe.py.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

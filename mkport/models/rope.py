@@ -44,7 +44,8 @@ def parse_rope(
     """Theta and scaling of a config.json, in its old form (`rope_theta`, `rope_scaling`) or its new
     one (`rope_parameters`). `context` is the default of llama3's original context, in positions.
 
-    Raises UserError for a rule or a key that is not implemented.
+    Raises UserError for a rule or a key that is not implemented, for numbers that are none, and
+    where the two forms disagree. Source: transformers' modeling_rope_utils.py.
     """
     old, new = config.get("rope_scaling"), config.get("rope_parameters")
     if old and new and old != new:
@@ -97,9 +98,13 @@ def parse_rope(
 def inverse_frequencies(dim: int, theta: float, scaling: RopeScaling | None) -> np.ndarray:
     """Radians a position for each rotated pair, float32 [dim / 2].
 
-    The steps and their float32 roundings are those of transformers' `modeling_rope_utils`, which
-    divides a number by a tensor as a multiplication by the reciprocal. The power itself is taken
-    in float64 and rounded once, so it does not depend on the platform's float32 power.
+    The steps and their float32 roundings are those of transformers, which divides a number by a
+    tensor as a multiplication by the reciprocal. The power itself is taken in float64 and rounded
+    once, so it does not depend on the platform's float32 power.
+
+    Source: Su et al., "RoFormer", 2021; "linear" is Chen et al., "Extending Context Window of Large
+    Language Models via Position Interpolation", 2023; "llama3" is `apply_scaling` of Meta's Llama
+    3.1; all as in transformers' modeling_rope_utils.py.
     """
     exponent = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
     one = np.float32(1)
@@ -121,7 +126,8 @@ def inverse_frequencies(dim: int, theta: float, scaling: RopeScaling | None) -> 
 
 
 def rope_table(inverse: np.ndarray, positions: int) -> np.ndarray:
-    """Cosines, then sines, of positions 0..positions-1: float32 [positions, 2 * len(inverse)].
+    """Cosines, then sines, of positions 0..positions-1: float32 [positions, 2 * pairs]; `inverse`
+    float32 [pairs] is in radians a position.
 
     The angle is the float32 product of position and frequency, as in transformers; its cosine and
     sine are taken in float64 and rounded once, so every platform gets the same table.

@@ -12,7 +12,8 @@ from mkport.plan import Graph
 def sampled(graph: Graph) -> Graph:
     """A family's step with `sample` and `sample_join` in place of the `argmax` at its end.
 
-    It has one more input, `sampling`, the rows' words.
+    It has one more input, `sampling`, the rows' words: int32 [rows, 4]. Raises ValueError for a
+    step that ends otherwise.
     """
     last = graph.nodes[-1]
     if last.op.name != "argmax":

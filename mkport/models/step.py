@@ -115,7 +115,8 @@ class Step:
         kind: Kind,
         logical: tuple[int, ...] = (),
     ) -> str:
-        """Adds a tensor, or returns it when it is there already with the same shape."""
+        """Adds a tensor, or returns it when it is there already with the same shape; raises
+        ValueError when it has another."""
         known = self.graph.tensors.get(name)
         if known is None:
             return self.graph.tensor(name, dtype, shape, kind, logical)
@@ -124,22 +125,22 @@ class Step:
         return name
 
     def weight(self, name: str, *shape: int) -> str:
-        """A weight in the step's storage type."""
+        """A weight of this shape in the step's storage type."""
         return self.tensor(name, self.shape.weights, shape, "weight")
 
     def scratch(self, name: str, *shape: int) -> str:
-        """Float32 scratch."""
+        """Float32 scratch of this shape."""
         return self.tensor(name, "f32", shape, "scratch")
 
     def embed(self, table: str, vocab: int) -> None:
-        """x[t] = table[tokens[t]]."""
+        """x[t] = table[tokens[t]]: `table` [vocab, hidden], x [rows, hidden]."""
         self.weight(table, vocab, self.hidden)
         self.graph.add(
             EMBED, "embed", count="count", tokens="tokens", table=table, y="x", k=self.hidden
         )
 
     def norm(self, label: str, weight: str, norm: Norm) -> str:
-        """h = norm(x)."""
+        """h [rows, hidden] = norm(x), with the `weight` [hidden]; returns h's name."""
         h = self.scratch("h", self.shape.rows, self.hidden)
         self._norm(label, "count", "x", h, weight, norm)
         return h
@@ -173,7 +174,8 @@ class Step:
         return self.tensor(name, "i32", shape, "input")
 
     def rope_table(self, name: str, head_dim: int) -> str:
-        """Cosines and sines of every position; filled by the loader."""
+        """Cosines, then sines, of every position, float32 [context, head_dim]; filled by the
+        loader."""
         return self.tensor(name, "f32", (self.shape.context, head_dim), "weight")
 
     def attention(self, layer: int, h: str, prefix: str, a: Heads) -> str:
@@ -183,7 +185,8 @@ class Step:
         return self.join_splits(layer, a)
 
     def project(self, layer: int, h: str, prefix: str, a: Heads) -> None:
-        """Queries to scratch, keys and values of `h` to the cache."""
+        """Queries of `h` [rows, hidden] to scratch [rows, heads * head_dim], its keys and values to
+        the cache [pages, kv_heads, page, head_dim]."""
         rope = self.rope_table("rope", a.head_dim) if a.rope else None
         for part in ("q", "k", "v"):
             table = None if part == "v" else rope
@@ -258,7 +261,8 @@ class Step:
         self.graph.add(ROPE, f"{label}_rope", x=y, **placed)
 
     def attend(self, layer: int, a: Heads) -> None:
-        """Attention of the projected queries, split by split."""
+        """Attention of the projected queries, split by split: `partial` [rows, splits, heads,
+        head_dim + 16]."""
         shape = self.shape
         self.graph.add(
             ATTENTION,
@@ -304,14 +308,16 @@ class Step:
         return self.tensor("partial", "f32", shape, "scratch", logical)
 
     def add_product(self, label: str, x: str, weight: str, k: int) -> None:
-        """x (the residual stream) += input W^T."""
+        """x (the residual stream) [rows, hidden] += input [rows, k] times the `weight` [hidden, k]
+        transposed."""
         self.weight(weight, self.hidden, k)
         self.graph.add(
             GEMM, label, count="count", x=x, w=weight, residual="x", y="x", n=self.hidden, k=k
         )
 
     def gated(self, layer: int, h: str, prefix: str, ffn: int) -> None:
-        """x += down(silu(gate(h)) * up(h))."""
+        """x += down(silu(gate(h)) * up(h)): h [rows, hidden], gate and up [ffn, hidden], down
+        [hidden, ffn]."""
         f = self.scratch(f"f{ffn}", self.shape.rows, ffn)
         self.graph.add(
             GEMM_SILU,
@@ -327,7 +333,8 @@ class Step:
         self.add_product(f"layer {layer} / down_proj", f, f"{prefix}.down_proj.weight", ffn)
 
     def head(self, weight: str, norm: Norm, table: str, vocab: int) -> Graph:
-        """The wanted rows' final norm, logits and greedy choice; returns the finished graph."""
+        """The wanted rows' final norm, `logits` float32 [logits, vocab] and greedy choice, `next`
+        int32 [logits]; returns the finished graph. `table` is [vocab, hidden]."""
         rows, count = self.shape.logits, "logit_count"
         last = self.scratch("last", rows, self.hidden)
         self.graph.add(

@@ -31,7 +31,7 @@ def attention_shapes(config: DecoderConfig, block: str, head_norms: bool = False
 
 
 def gated_shapes(prefix: str, hidden: int, ffn: int) -> Shapes:
-    """A gated feed-forward."""
+    """A gated feed-forward: gate and up [ffn, hidden], down [hidden, ffn]."""
     return {
         f"{prefix}.gate_proj.weight": (ffn, hidden),
         f"{prefix}.up_proj.weight": (ffn, hidden),
@@ -40,7 +40,8 @@ def gated_shapes(prefix: str, hidden: int, ffn: int) -> Shapes:
 
 
 def expert_shapes(prefix: str, experts: int, hidden: int, ffn: int) -> Shapes:
-    """A router and its experts, stacked: gate rows, then up rows of each expert."""
+    """A router [experts, hidden] and its experts, stacked: gate rows, then up rows of each expert
+    [experts, 2 * ffn, hidden], and down [experts, hidden, ffn]."""
     return {
         f"{prefix}.gate.weight": (experts, hidden),
         f"{prefix}.experts.gate_up_proj": (experts, 2 * ffn, hidden),
@@ -84,7 +85,8 @@ def piece_shapes(whole: tuple[int, ...], pieces: Mapping[str, Index]) -> Shapes:
 
 
 def outer_shapes(config: DecoderConfig) -> Shapes:
-    """The embedding, the last norm and, where it is a tensor of its own, the LM head."""
+    """The embedding [vocab, hidden], the last norm [hidden] and, where it is a tensor of its own,
+    the LM head [vocab, hidden]."""
     table = (config.vocab, config.hidden)
     shapes: Shapes = {"model.embed_tokens.weight": table, "model.norm.weight": (config.hidden,)}
     return shapes if config.tied else shapes | {"lm_head.weight": table}

@@ -37,7 +37,8 @@ class Ahead:
         return self._pushed - self._taken
 
     def push(self) -> None:
-        """Queues a step; the first one runs with the tokens that the machine's tensors hold."""
+        """Queues a step; the first one runs with the tokens that the machine's tensors hold. Raises
+        ValueError when `depth` steps wait to be taken."""
         slot, tensors = self._pushed % len(self._arrived), self._machine.tensors
         if self.waiting == len(self._arrived):
             raise ValueError("every slot holds a step that was not taken")

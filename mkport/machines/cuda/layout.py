@@ -117,7 +117,8 @@ def _needs(program: CudaProgram, schedule: Schedule) -> list[int]:
 
 
 def staged_together(needs: list[int], schedule: Schedule) -> list[int]:
-    """Bytes of each two stage buffers that a worker has one behind the other."""
+    """Bytes of each two stage buffers that a worker has one behind the other, [pairs]; `needs`
+    [nodes] are the bytes of each node's."""
     same = _same_inputs(schedule)
     pairs: list[int] = []
     for records in schedule.lists:
@@ -236,7 +237,7 @@ def check_ops(program: CudaProgram, schedule: Schedule) -> None:
 
 
 def error_block(schedule: Schedule) -> tuple[int, int]:
-    """Its shape: a row for the abort flag, then one for each worker and role."""
+    """The shape of an error block: a row for the abort flag, then one for each worker and role."""
     return 1 + schedule.workers * len(ROLES), COUNTER_STRIDE
 
 
@@ -253,7 +254,8 @@ def counters_after(schedule: Schedule, steps: int) -> np.ndarray:
 
 
 def frontier(schedule: Schedule, errors: np.ndarray) -> str:
-    """Who waits for what, have and need, in words, from an aborted step's error block.
+    """Who waits for what, have and need, in words, from an aborted step's error block: `errors`
+    int32 in the shape of `error_block`.
 
     Workers whose stagers wait for counters come first: they are the cause of the other waits.
     """

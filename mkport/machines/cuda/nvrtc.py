@@ -34,10 +34,12 @@ class Compiled:
 
 
 class Nvrtc:
-    """One NVRTC library."""
+    """One NVRTC library. Where a call of it fails otherwise than by the text, RuntimeError is
+    raised."""
 
     def __init__(self, path: str) -> None:
-        """Loads the library. Raises UserError when that fails."""
+        """Loads the library. Raises UserError when that fails, RuntimeError when it has no
+        version."""
         try:
             for part in _parts_beside(path):
                 ctypes.CDLL(part)
@@ -64,7 +66,8 @@ class Nvrtc:
         `instances` names templates to instantiate ("softmax<float, 4>"), `include` folders to
         search.
 
-        Raises UserError with the compiler's words when it refuses the text or the architecture.
+        Raises UserError with the compiler's words when it refuses the text or the architecture, and
+        RuntimeError when the library itself fails. Source: NVIDIA's NVRTC documentation.
         """
         program = ctypes.c_void_p()
         self._call(
