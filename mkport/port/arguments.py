@@ -172,7 +172,7 @@ def _filled(
 
 
 def random_array(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """Random normal numbers of a storage type; small integers for integer types."""
+    """Random normal numbers of this shape and a storage type; small integers for integer types."""
     if dtype in ("i32", "i64", "i16"):
         return rng.integers(0, 4, shape).astype(NUMPY[dtype])
     if dtype in ("u8", "i8"):

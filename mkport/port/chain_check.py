@@ -106,8 +106,9 @@ def trace_chain(chain: Chain, workers: int, caption: str, seed: int = 0) -> Trac
 
 
 def fill_chain(chain: Chain, rng: np.random.Generator) -> Arrays:
-    """What the machine is given: inputs, weights and state. Floats are normal when nothing is said,
-    divided by the root of the last dimension where they are weights; integers must be said."""
+    """What the machine is given: inputs, weights and state, by name. Floats are normal when nothing
+    is said, divided by the root of the last dimension where they are weights; integers must be
+    said. Raises UserError where they are not, and for a fill that does not fit."""
     arrays = {}
     for name, spec in chain.graph.tensors.items():
         if spec.kind in ("input", "weight", "state"):

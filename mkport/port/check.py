@@ -115,7 +115,8 @@ def run_on_gpu(
     arguments: Mapping[str, Any],
     shared: int,
 ) -> tuple[np.ndarray, ...]:
-    """Runs the original on the current GPU: its distinct arrays, in the order of first use.
+    """Runs the original on the current GPU: its distinct arrays, each in its own shape, in order
+    of their first use.
 
     Raises UserError where there is no GPU, or NVRTC refuses the file.
     """

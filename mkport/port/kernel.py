@@ -325,7 +325,9 @@ def _param(unit: Unit, types: Types, node, place: int) -> Param | None:  # type:
             found = types.storage(plain)
         dtype, width = found if found is not None else ("u8", 1)
         if found is None and plain.split("<")[0].split("::")[-1].strip() not in _structs(unit):
-            raise RefusedPort(_unfit(unit, node, tree.of(node), "pointer to an unknown type"))
+            raise RefusedPort(
+                _unfit(unit, node, tree.of(node), "pointer to an unknown type", plain)
+            )
         return Param(name, f"{'const ' if const else ''}{plain}*", "tensor", dtype, const, width,
                      line)  # fmt: skip
     if plain in INTEGERS or plain in unit.enums:
@@ -386,12 +388,15 @@ def _structs(unit: Unit) -> set[str]:
     return {name for item in unit.items if item.kind == "type" for name in item.names}
 
 
-def _unfit(unit: Unit, node, text: str, what: str) -> Finding:  # type: ignore[no-untyped-def]
+def _unfit(unit: Unit, node, text: str, what: str, resolved: str = "") -> Finding:  # type: ignore[no-untyped-def]
     text = " ".join(text.split())
+    fix = "Pass its parts as pointers, integers and floats, and put it together in the kernel."
+    if re.search(r"\b(?:c10|at|torch)\s*::", resolved or text):
+        fix = "Torch's types are not here: instantiate it with float, __half or __nv_bfloat16."
     return Finding(
         "MK103", unit.tree.line(node), unit.tree.column(node),
         f"The parameter `{text}` is a {what}.",
         "A task's arguments are pointers to plain storage, numbers, and structs of these numbers; "
         "anything else would arrive as something different.",
-        "Pass its parts as pointers, integers and floats, and put it together in the kernel.",
+        fix,
     )  # fmt: skip

@@ -28,7 +28,8 @@ Bound = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Field:
-    """A member that holds data: where it lies, and what it is. `count` is of an array."""
+    """A member that holds data: where it lies (its `offset` and `size` are in bytes), and what it
+    is. `count` is of an array."""
 
     name: str
     type: str
@@ -40,7 +41,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a type lies in memory, in bytes; `fields` are a struct's own."""
+    """How a type lies in memory: `size` and `align` are in bytes, `fields` a struct's own."""
 
     size: int
     align: int

@@ -37,6 +37,7 @@ class Calls(Expressions):
     """The layer of calls."""
 
     def of_Call(self, node: ast.Call) -> Value:
+        """A call: of CUDA's own, of a type, of `math`, of a builtin, of a device function."""
         called = ast.unparse(node.func)
         name = called.removeprefix("cuda.")
         if node.keywords:

@@ -40,7 +40,8 @@ class Value:
 
 
 class Expressions:
-    """Translates expressions of one kernel."""
+    """Translates expressions of one kernel. What has no exact counterpart raises NumbaRefused, with
+    its line."""
 
     def __init__(self, module: Module, scope: Scope) -> None:
         self.module, self.scope = module, scope
@@ -64,6 +65,7 @@ class Expressions:
         return self.value(node).code
 
     def of_Constant(self, node: ast.Constant) -> Value:
+        """A number or a truth value: integers are int64, floats float64, as Numba has it."""
         value = node.value
         if isinstance(value, bool):
             return Value(str(value).lower(), types.boolean, False)
@@ -86,6 +88,7 @@ class Expressions:
         return Value(repr(value), types.float64)
 
     def of_Name(self, node: ast.Name) -> Value:
+        """A variable, or a number of the file; an array has no value of its own."""
         if node.id in self.scope.types:
             kind = self.scope.types[node.id]
             below = node.id in self.scope.negative and getattr(kind, "signed", True)
@@ -101,6 +104,7 @@ class Expressions:
         self.module.refuse(node, f"{node.id} is neither a variable nor a number of the file.")
 
     def of_BinOp(self, node: ast.BinOp) -> Value:
+        """Arithmetic in the types of Numba's own signature; `//` and `%` round down as Python's."""
         name = type(node.op).__name__
         left = self.value(node.left)
         if name == "Pow":
@@ -136,6 +140,7 @@ class Expressions:
         return Value(f"({' * '.join([base.code] * times)})", base.kind, base.negative)
 
     def of_UnaryOp(self, node: ast.UnaryOp) -> Value:
+        """A sign, `~` or `not`."""
         given = self.value(node.operand)
         if isinstance(node.op, ast.Not):
             return Value(f"(!{given.code})", types.boolean, False)
@@ -151,6 +156,7 @@ class Expressions:
         return Value(text, signature.return_type)
 
     def of_Compare(self, node: ast.Compare) -> Value:
+        """A comparison; of a chain each pair, joined."""
         parts = []
         values = [self.value(item) for item in [node.left, *node.comparators]]
         for op, left, right in zip(node.ops, values, values[1:], strict=False):
@@ -168,6 +174,7 @@ class Expressions:
         return Value(f"({' && '.join(parts)})", types.boolean, False)
 
     def of_BoolOp(self, node: ast.BoolOp) -> Value:
+        """`and`, `or` of conditions alone: of numbers they would give one of them."""
         values = [self.value(item) for item in node.values]
         if any(v.kind not in (None, types.boolean) for v in values):
             self.module.refuse(node, "`and` and `or` of what is no condition give an operand.")
@@ -175,6 +182,7 @@ class Expressions:
         return Value(f"({symbol.join(v.code for v in values)})", types.boolean, False)
 
     def of_IfExp(self, node: ast.IfExp) -> Value:
+        """`a if c else b`, where both are of one type."""
         first, second = self.value(node.body), self.value(node.orelse)
         if first.kind is None or second.kind is None:
             return Value("0", first.kind or second.kind)
@@ -184,6 +192,7 @@ class Expressions:
         return Value(text, first.kind, first.negative or second.negative)
 
     def of_Attribute(self, node: ast.Attribute) -> Value:
+        """A place in the grid (`cuda.threadIdx.x`), a number of `math`, the size of a vector."""
         text = ast.unparse(node)
         first, _, rest = text.removeprefix("cuda.").partition(".")
         if first in INDICES and rest in ("x", "y", "z"):
@@ -220,6 +229,7 @@ class Expressions:
         return Value(f"({block} * gridDim.{x})", types.int64, False)
 
     def of_Subscript(self, node: ast.Subscript) -> Value:
+        """An element that is read, or one of a shape's sizes."""
         shape = node.value
         if isinstance(shape, ast.Attribute) and shape.attr == "shape":
             if not isinstance(node.slice, ast.Constant) or not isinstance(node.slice.value, int):

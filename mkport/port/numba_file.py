@@ -40,7 +40,7 @@ class Module:
                     self.constants[node.targets[0].id] = value
 
     def kernel(self, name: str | None) -> ast.FunctionDef:
-        """The kernel of this name, or the only one."""
+        """The kernel of this name, or the only one. Raises UserError naming what there is."""
         kernels = {
             f.name: f
             for f in self.functions.values()

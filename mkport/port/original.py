@@ -37,7 +37,7 @@ class Original:
     first run. `equal`: every run left the same bits in all of them.
     """
 
-    outputs: tuple[np.ndarray, ...]
+    outputs: tuple[np.ndarray, ...]  # [arrays], each of its own shape
     equal: bool
     findings: tuple[Finding, ...]
 
@@ -63,7 +63,8 @@ def run_original(
 
     `source` is the text of the file without its host code, lines kept, and `path` where it came
     from: its folder is searched for what it includes, after the folders `include`. The arrays of
-    the launches stay as they are. Those in `unfilled` hold nothing until a kernel writes there.
+    the launches stay as they are. Those in `unfilled`, in any shape, hold nothing until a kernel
+    writes there.
     A run may take `limit_s` seconds. Raises UserError without a compiler or for arguments that do
     not fit, and NotBuilt, with a line, where the compiler refuses the file.
     """

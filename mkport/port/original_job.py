@@ -68,7 +68,8 @@ def job_text(
     launches: Sequence[Launch], built: Built, unfilled: Sequence[np.ndarray],
     seeds: int, seed: int, limit_s: float,
 ) -> str:  # fmt: skip
-    """The job file. Raises UserError for arrays that no kernel can take."""
+    """The job file. The arrays in `unfilled`, in any shape, are among the launches'. Raises
+    UserError for arrays that no kernel can take."""
     buffers = buffers_of(launches)
     empty = {id(array) for array in unfilled}
     lines = [f"runs {seeds} seed {seed} limit {max(int(limit_s), 1)}"]
@@ -134,7 +135,8 @@ def refused_arguments(answer: str, launches: Sequence[Launch]) -> UserError:
 
 
 def read_findings(text: str, program: Path) -> tuple[list[Finding], list[int]]:
-    """The findings of all runs, each once, and how each run's process ended."""
+    """The findings of all runs, each once, and how each run's process ended: its exit status
+    [runs]."""
     rows: dict[tuple[str, ...], tuple[str, ...]] = {}
     states: list[int] = []
     for line in text.splitlines():

@@ -27,7 +27,8 @@ def storage_of(array: np.ndarray) -> str:
 
 
 def fitting(array: np.ndarray, dtype: str) -> np.ndarray:
-    """The array seen as a storage type: unsigned as signed, booleans and anything as bytes.
+    """The array, of any shape, seen as a storage type: unsigned as signed, booleans and anything as
+    bytes.
 
     Raises UserError for an array of another type.
     """
@@ -43,7 +44,8 @@ def fitting(array: np.ndarray, dtype: str) -> np.ndarray:
 def graph_with(
     op: Op, arguments: Mapping[str, Any], ops: Sequence[Op] = (), times: int = 1
 ) -> tuple[Graph, list[Arrays]]:
-    """A graph that uses the op `times` times, each on arrays of its own, and those arrays.
+    """A graph that uses the op as often as `times` says, each time on arrays of its own, and those
+    arrays, flat.
 
     An array that is given for several arguments is one tensor. `ops` fixes the first opcodes.
     """
@@ -111,7 +113,8 @@ def outputs_of(
 def run_schedule(
     program: CudaProgram, schedule: Schedule, arrays: Arrays, machine: str, seed: int
 ) -> Arrays:
-    """Runs one step of a schedule and returns its tensors."""
+    """Runs one step of a schedule and returns its tensors, NumPy arrays by name. Raises UserError
+    for another machine than "host" and "cuda", HostFault for what a GPU would not survive."""
     if machine == "host":
         from mkport.machines.host.machine import HostMachine
 

@@ -106,7 +106,7 @@ def _arguments_of_declared_types(given: Sequence[Token]) -> Iterator[tuple[int, 
 
 
 class Tree:
-    """A text and its tree."""
+    """A text and its tree. Raises UserError where the parser is not installed."""
 
     def __init__(self, text: str) -> None:
         self.text = ascii_only(text)
