@@ -5,7 +5,11 @@ from pathlib import Path
 import pytest
 
 from mkport.port.port import port_file
+from mkport.testing.parts import load_file
 
+HERE = Path(__file__).parent
+COLLECTIVES = load_file(HERE / "test_port_collectives.py").CASES
+IDIOMS = load_file(HERE / "test_port_idioms.py").CASES
 pytestmark = pytest.mark.gpu
 KERNELS = Path(__file__).parents[2] / "kernels"
 STYLES = Path(__file__).with_name("styles.cu")
@@ -47,5 +51,34 @@ def test_a_standalone_kernel_has_its_bits(
     report = port_file(
         KERNELS / op / "standalone.cu", kernel, grid=(6, 1, 1), block=(block, 1, 1), shared=shared,
         arguments=arguments, machine="cuda",
+    )  # fmt: skip
+    assert report.verdict == "ported" and report.ran, [str(f) for f in report.findings]
+
+
+@pytest.mark.parametrize(
+    ("file", "kernel"),
+    [("collectives.cu", kernel) for kernel in COLLECTIVES] + [("idioms.cu", k) for k in IDIOMS],
+)
+def test_a_collective_has_the_bits_of_the_librarys_own_headers(file: str, kernel: str) -> None:
+    """The original is compiled with CUB's and CUDA's headers, the port with mkport's text of them."""
+    case = (COLLECTIVES if file == "collectives.cu" else IDIOMS)[kernel]
+    report = port_file(
+        HERE / file, kernel, grid=case.grid, block=case.block, shared=case.shared or None,
+        instantiate=case.instance or None, arguments=case.given, machine="cuda", compile=False,
+    )  # fmt: skip
+    assert report.verdict == "ported" and report.ran, [str(f) for f in report.findings]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arguments"),
+    [
+        ("by_double", ["a=0.1", "x=f32[100]", "y=f64[100]", "n=100"]),
+        ("by_struct", ["window={5,90,0.3,1}", "x=f32[128]", "mask=0x80000001"]),
+    ],
+)
+def test_a_value_arrives_with_its_bits(kernel: str, arguments: list[str]) -> None:
+    report = port_file(
+        HERE / "values.cu", kernel, grid=(4, 1, 1), block=(32, 1, 1), arguments=arguments,
+        machine="cuda", compile=False,
     )  # fmt: skip
     assert report.verdict == "ported" and report.ran, [str(f) for f in report.findings]
