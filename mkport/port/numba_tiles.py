@@ -216,6 +216,8 @@ class NjitPort(ast.NodeTransformer):
     # The body.
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """An element of an argument becomes a load by its place in memory, rows first; a size of a
+        shape an argument of the op. Raises NumbaRefused for slices and elements of elements."""
         if isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
             axis = node.slice.value if isinstance(node.slice, ast.Constant) else None
             return self._size(node, ast.unparse(node.value.value), axis)
@@ -251,6 +253,8 @@ class NjitPort(ast.NodeTransformer):
         return call
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        """An assignment to an element becomes a store, one from a shape one from its sizes. Raises
+        NumbaRefused where several elements are assigned at once."""
         target = node.targets[0]
         value = node.value
         if isinstance(value, ast.Attribute) and value.attr == "shape":
@@ -265,6 +269,7 @@ class NjitPort(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        """`x[i] += v` becomes a load and a store."""
         if isinstance(node.target, ast.Subscript) and ast.unparse(node.target.value) in self.uses:
             load = ast.Subscript(node.target.value, node.target.slice, ast.Load())
             old = self.visit(ast.copy_location(load, node))
@@ -279,6 +284,8 @@ class NjitPort(ast.NodeTransformer):
         return ast.Expr(ast.Call(ast.Name(name, ast.Load()), [*get.args, value], []))
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
+        """`len` of an argument becomes its size; a function of the file is taken along, under a
+        name that no other op's file has."""
         called = ast.unparse(node.func)
         if called == "len" and node.args and ast.unparse(node.args[0]) in self.uses:
             return self._size(node, ast.unparse(node.args[0]), 0)
@@ -288,6 +295,7 @@ class NjitPort(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
+        """A number of the file by its value. Raises NumbaRefused for an array as a whole."""
         if node.id in self.uses:
             self.module.refuse(node, f"the array {node.id} is used whole; take its elements.")
         if node.id in self.module.constants and isinstance(node.ctx, ast.Load):
