@@ -64,6 +64,10 @@ class Started:
         """What /stats says."""
         return dict(httpx.get(f"{self.url}/stats").json())
 
+    def model(self) -> str:
+        """The name of the model that it serves."""
+        return str(httpx.get(f"{self.url}/v1/models").json()["data"][0]["id"])
+
     def memory(self) -> int:
         """Bytes that it has resident."""
         status = Path(f"/proc/{self.process.pid}/statm").read_text()

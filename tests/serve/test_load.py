@@ -7,12 +7,16 @@ import threading
 import time
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from mkport.doctor import cpu_model
+from mkport.engine.bench.decode import commit
 from mkport.engine.source import DEMO_PACKAGE
+from mkport.files import write_text
 from tests.serve.live import until
 from tests.serve.load import Crowd
 from tests.serve.process import Started, real, started
@@ -20,6 +24,7 @@ from tests.serve.watch import Watch, watching
 
 HEALTH_S = 0.1
 SOAK_S = float(os.environ.get("SOAK_S", "600"))  # how long a soak takes
+SOAK_OUT = os.environ.get("SOAK_OUT", "")  # where what it found is written, as JSON
 TRIES = 3  # other work on the machine can make a good server late, but nothing a bad one quick
 JSON = {"Content-Type": "application/json"}
 
@@ -116,13 +121,26 @@ def soak(server: Started, seconds: float, idle: str, longest: int = 2000) -> Non
         crowd.stop()
         until(lambda: server.stats()["running"] + server.stats()["waiting"] == 0)
         time.sleep(0.5)
-        assert server.descriptors() <= descriptors + 2
-        assert server.memory() < memory * 1.1 + (8 << 20)
-        assert server.stats()["kv_usage"] == 0
-    print(
-        f"{seconds} s: {dict(crowd.seen)}, /health p99 {watch.p99(server.url) * 1e3:.1f} ms, "
-        f"memory {memory / 1e6:.1f} -> {server.memory() / 1e6:.1f} MB"
-    )
+        found = {
+            "machine": cpu_model(),
+            "commit": commit(),
+            "model": server.model(),
+            "seconds": seconds,
+            "requests": dict(crowd.seen),
+            "health_p99_ms": 0.0,
+            "idle_health_p99_ms": 0.0,
+            "memory_mb": [round(memory / 1e6, 1), round(server.memory() / 1e6, 1)],
+            "descriptors": [descriptors, server.descriptors()],
+            "kv_usage": server.stats()["kv_usage"],
+        }
+    found["health_p99_ms"] = round(watch.p99(server.url) * 1e3, 1)
+    found["idle_health_p99_ms"] = round(watch.p99(idle) * 1e3, 1)
+    print(found)
+    if SOAK_OUT:
+        write_text(Path(SOAK_OUT), json.dumps(found, indent=1) + "\n")
+    assert found["descriptors"][1] <= descriptors + 2
+    assert server.memory() < memory * 1.1 + (8 << 20)
+    assert found["kv_usage"] == 0
     assert in_time(watch, server, idle)
     assert set(crowd.seen) <= {"200", "400", "hung up", "503"}, crowd.seen
 
