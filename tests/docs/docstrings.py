@@ -20,7 +20,7 @@ BY_NAME = re.compile(r"Mapping|dict\[|Callable")
 SHAPE = r"\[[^\]]+\]|\bshape\b"
 MEASURED = re.compile(
     r"(^|_)(rate|bandwidth|timeout|interval|duration|latency|delay|elapsed|memory|size|length"
-    r"|room|time|times|limit|context|window|chunk)$"
+    r"|room|time|limit|context|window|chunk)$"
 )
 UNITS = (
     r"\b(?i:seconds?|s|ms|us|ns|nanoseconds|(?:MiB|MB|bytes)|tokens?|positions?|keys|elements"
