@@ -128,7 +128,8 @@ def load(source: str, kernel: str) -> Callable[..., None]:
             np.ndarray.__setitem__(latest, rows[wanted[i], 0], max(chosen[i], 0))
         np.ndarray.__setitem__(said, 0, abort[0])
 
-    run = {"feed": feed, "settle": settle}[kernel]
+    kernels: dict[str, Callable[..., None]] = {"feed": feed, "settle": settle}
+    run = kernels[kernel]
 
     def launch(grid: Any, block: Any, args: tuple[Any, ...]) -> None:
         STREAM.waiting.append(lambda: run(*args))
