@@ -220,7 +220,7 @@ and each that they have used opens one for the loader.
 ## What is measured where
 
 The simulation leaves out instruction fetch, caches, and the arithmetic itself. On a real H200 a
-step moved from 7.6 ms to 3.7 ms through changes of this kind and others; each has a line in the
+step moved from 7.6 ms to 2.9 ms through changes of this kind and others; each has a line in the
 performance log in the documentation, with what was expected and what came out. Read the failures
 there too: prefetching into the L2 cache gave nothing.
 

@@ -222,7 +222,7 @@ def test_without_matplotlib_the_error_names_the_extra(
     tiny: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UserError, match=r"mkport\[plot\]"):
+    with pytest.raises(UserError, match=r"\[plot\]"):
         draw(tiny, tmp_path / "step.png")
 
 
