@@ -60,8 +60,8 @@ def gpu() -> Gpu:
                 f"{install('cuda13')} (or cuda12, after the driver's CUDA version). {ELSEWHERE}"
             ) from error
         raise UserError(
-            f"No GPU was found: there is no NVIDIA driver here. {ELSEWHERE} Where there is one, the "
-            f"CUDA machine needs CuPy too: {install('cuda13')} (or cuda12)."
+            f"No GPU was found: there is no NVIDIA driver here. {ELSEWHERE} Where there is one, "
+            f"the CUDA machine needs CuPy too: {install('cuda13')} (or cuda12)."
         ) from error
     runtime = cupy.cuda.runtime
     try:
