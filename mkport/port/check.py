@@ -5,7 +5,6 @@ instance of itself, with few and many workers, its tiles in shuffled order.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +46,6 @@ FIXES = {
     "MK208": "Give smaller arguments, or mend the loop.",
 }
 FITS = ("MK203", "MK206", "MK208", "MK204")  # what made-up arguments may be to blame for
-
-
-@dataclass(frozen=True)
-class Check:
-    """What the runs said. `compared` counts megakernels whose bits were compared."""
-
-    findings: tuple[Finding, ...]
-    compared: int
-    lines: tuple[str, ...]
-    fits: bool = True  # the arguments: only ever false for made-up ones
 
 
 def original_launch(

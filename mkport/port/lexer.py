@@ -66,11 +66,6 @@ def blanked(text: str, ranges: Iterable[tuple[int, int]]) -> str:
     return "".join([*parts, text[at:]])
 
 
-def line_of(text: str, place: int) -> int:
-    """The 1-based line of a place."""
-    return text.count("\n", 0, place) + 1
-
-
 def split_list(text: str, separator: str = ",") -> list[str]:
     """A list's parts, split at separators outside of brackets; angle brackets count."""
     parts, depth = [""], 0

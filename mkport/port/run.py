@@ -15,17 +15,6 @@ from mkport.plan import Graph, Schedule, deal
 Arrays = dict[str, np.ndarray]
 
 
-def storage_of(array: np.ndarray) -> str:
-    """The storage type of an array, as the tensor table names it (bfloat16 as uint16)."""
-    for dtype, kind in NUMPY.items():
-        if array.dtype == kind:
-            return dtype
-    raise UserError(
-        f"Arrays of {array.dtype} have no storage type here; there are "
-        f"{', '.join(str(kind) for kind in NUMPY.values())}."
-    )
-
-
 def fitting(array: np.ndarray, dtype: str) -> np.ndarray:
     """The array, of any shape, seen as a storage type: unsigned as signed, booleans and anything as
     bytes.
