@@ -131,7 +131,7 @@ class Block:
 
     def _at_a_warp(self, op: str, a: Value, b: Value) -> bool:
         """Whether a comparison turns between two warps."""
-        if self.linear(b) and a.level == BLOCK:
+        if self.linear(b) and a.level == BLOCK and not self.linear(a):
             mirrored = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
             return self._at_a_warp(mirrored[op], b, a)
         if not self.linear(a) or b.level != BLOCK:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 WRITES = ("write", "update")
+_NULLS = ("nullptr", "NULL", "0")
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class HostLaunch:
         boxed = {param.name for param in self.params if param.boxed}
         return {
             _variable(self.given[p]): p
-            for p, mode in self.modes.items() if mode in wanted and p not in boxed
+            for p, mode in self.modes.items()
+            if mode in wanted and p not in boxed and self.given[p] not in _NULLS
         }  # fmt: skip
 
     def tensor(self, param: Param) -> str:
@@ -75,13 +77,24 @@ def host_launches(path: Path, define: Mapping[str, str] | None = None) -> list[H
     Raises UserError where there is none, and for a kernel whose parameters cannot be told.
     """
     defines = dict(define or {})
-    text = merge(path).text
+    merged = merge(path)
+    text = merged.text
     unit = Unit(resolve(text, defines))
     seen = Unit(expand(resolve(text, defines, {**GPU}), defines))
     found = []
     for call in find(unit.tree.root, "kernel_call_syntax"):
-        if (launch := _launch(unit, seen, call)) is not None:
-            found.append(launch)
+        file, line = merged.place(unit.tree.line(call))
+        try:
+            launch = _launch(unit, seen, call)
+        except RefusedPort as refused:
+            text = " ".join(unit.tree.of(call.parent or call).split("<<<")[0].split())
+            raise UserError(
+                f"{file}:{line} launches {text}, which cannot be followed: "
+                f"{refused.finding.cause} Port its kernels one by one, with --instantiate for "
+                "templates whose types the host code leaves to macros."
+            ) from refused
+        if launch is not None:
+            found.append(replace(launch, line=line))
     if not found:
         raise UserError(
             f"{path} launches no kernel of its own: without a `<<<...>>>` there is no order. Name "
@@ -159,10 +172,7 @@ def _launch(unit: Unit, seen: Unit, call: "Node") -> HostLaunch | None:
         return None
     instance = re.search(r"<(.*)>", text)
     given = split_list(unit.tree.of(arguments).strip().removeprefix("(").removesuffix(")"))
-    try:
-        kernel = read_kernel(seen, items[0], split_list(instance[1]) if instance else ())
-    except RefusedPort as refused:
-        raise UserError(str(refused.finding)) from refused
+    kernel = read_kernel(seen, items[0], split_list(instance[1]) if instance else ())
     reached, _ = seen.reach([items[0]])
     uniformity = Uniformity(seen, replace(kernel, item=items[0]), reached, (1, 1, 1))
     return HostLaunch(

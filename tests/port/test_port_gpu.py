@@ -60,7 +60,7 @@ def test_a_standalone_kernel_has_its_bits(
     [("collectives.cu", kernel) for kernel in COLLECTIVES] + [("idioms.cu", k) for k in IDIOMS],
 )
 def test_a_collective_has_the_bits_of_the_librarys_own_headers(file: str, kernel: str) -> None:
-    """The original is compiled with CUB's and CUDA's headers, the port with mkport's text of them."""
+    """The original has CUB's and CUDA's own headers, the port mkport's text of them."""
     case = (COLLECTIVES if file == "collectives.cu" else IDIOMS)[kernel]
     report = port_file(
         HERE / file, kernel, grid=case.grid, block=case.block, shared=case.shared or None,

@@ -72,3 +72,10 @@ def test_little_is_nan_zero_or_nothing() -> None:
         "it was given nothing to write to"
     )
     assert asked_for(kernel).endswith("--arg 'n=NUMBER'")
+
+
+def test_a_block_of_one_thread_is_analysed(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(HEAD + "  for (int i = 0; i < n; i++) y[i] = x[i];\n}\n")
+    report = port_file(path, block=(1, 1, 1), run=False, compile=False)
+    assert report.verdict == "ported"
