@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from mkport.engine.engine import Engine, collect
+from mkport.engine.loop import Loop
 from mkport.engine.ran import Ran
 from mkport.engine.request import EngineLike, Event, Grammar, QueueFull, Sampling
 from mkport.engine.runner import StepFailed
@@ -68,14 +69,20 @@ def sampling(max_tokens: int, **fields: Any) -> Sampling:
     return Sampling(max_tokens, **{**GREEDY, **fields})
 
 
+def loop_of(engine: Engine) -> Loop:
+    """The loop in this process."""
+    assert isinstance(engine._loop, Loop)
+    return engine._loop
+
+
 def settled(engine: Engine) -> None:
     """Waits until nothing runs; then all pages must be back."""
     for _ in range(500):
-        if not engine._loop.core.jobs and engine._loop._inbox.empty():
+        if not loop_of(engine).core.jobs and loop_of(engine)._inbox.empty():
             break
         time.sleep(0.01)
-    engine._loop.core.scheduler.check()
-    assert engine.stats().kv_usage == 0 and engine._loop.waiting == 0
+    loop_of(engine).core.scheduler.check()
+    assert engine.stats().kv_usage == 0 and loop_of(engine).waiting == 0
 
 
 def test_it_is_what_the_server_needs(engine: Engine) -> None:
@@ -112,7 +119,7 @@ def test_cancelled_while_preempted(engine: Engine, runner: Gated) -> None:
     prompts = [[1] * 30, [2] * 30]
     runner.hold()
     streams = [engine.submit(ids, sampling(34)) for ids in prompts]
-    scheduler = engine._loop.core.scheduler
+    scheduler = loop_of(engine).core.scheduler
     for _ in range(200):
         runner.gate.release()
         assert runner.entered.acquire(timeout=20)
@@ -212,7 +219,7 @@ def test_a_row_of_nan_ends_its_request_alone(engine: Engine, runner: Gated) -> N
     runner.gate.release()
     for _ in range(20):  # until both decode
         assert runner.entered.acquire(timeout=20)
-        if len(engine._loop.core.scheduler.running) == 2:
+        if len(loop_of(engine).core.scheduler.running) == 2:
             break
         runner.gate.release()
     runner.faults.append(broken)
@@ -264,7 +271,7 @@ def test_a_dead_engine_says_so(engine: Engine, runner: Gated) -> None:
     runner.gate.release(10)
     for stream in streams:
         assert ["out of luck" in out.error for out in collect(stream, 2)] == [True, True]
-    engine._loop._thread.join(10)
+    loop_of(engine)._thread.join(10)
     assert engine.heartbeat_s() == math.inf and runner.closed
     with pytest.raises(QueueFull):
         engine.submit([1], sampling(1))
@@ -289,7 +296,7 @@ def test_closing(engine: Engine, runner: Gated, drain_s: float) -> None:
     assert runner.entered.acquire(timeout=20)
     closer = threading.Thread(target=engine.close, args=(drain_s,))
     closer.start()
-    while engine._loop.state == "open":
+    while loop_of(engine).state == "open":
         time.sleep(0.001)
     with pytest.raises(QueueFull):
         engine.submit([1], sampling(1))

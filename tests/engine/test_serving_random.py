@@ -9,6 +9,7 @@ import pytest
 
 from mkport.engine.engine import Engine, Output, collect
 from mkport.engine.load import LoadedModel, load
+from mkport.engine.loop import Loop
 from mkport.engine.request import Sampling
 from mkport.engine.synth import synthesise
 from tests.engine.checkpoints import one_program
@@ -91,4 +92,5 @@ def test_what_each_gets_is_what_it_gets_alone(tmp_path: Path, family: str, count
             assert collect(lone.submit(prompt, sampling, n), n) == outputs
         stats = crowded.stats()
         assert count < 100 or (stats.preemptions > 0 and stats.prefix_hits > 0)
+        assert isinstance(crowded._loop, Loop)
         crowded._loop.core.scheduler.check()
