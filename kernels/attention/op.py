@@ -24,18 +24,6 @@ BLOCK = 16  # keys scored together: one vector of scores
 PAST, NOW = 0, 1  # the logical cache is [row, past or now, head column]
 
 
-def split_step(splits):
-    """How many splits on the next tile of a head is: near the golden section of all.
-
-    A short sequence uses the first splits only, a window the last: with this step every run of
-    tiles, and every choice of tiles at equal distances, holds its fair share of those in use.
-    """
-    step = max(1, round(0.618 * splits))
-    while gcd(step, splits) > 1:  # a tile for every split
-        step += 1
-    return step
-
-
 def tiles(a):
     """A tile for each (token, split, kv head), the kv head fastest."""
     return a.q.shape[0] * a.splits * a.kv_heads

@@ -3,8 +3,9 @@
 import numpy as np
 import torch
 
+from mkport.declare import spread
 from mkport.declare.case import Case, stored
-from mkport.kernels.attention.op import SPLIT, split_step
+from mkport.kernels.attention.op import SPLIT
 
 SMOL = {"heads": 9, "kv_heads": 3, "head_dim": 64, "page": 16}
 SHAPES = {
@@ -131,7 +132,7 @@ def make(rng, weights, cache, places, heads, kv_heads, head_dim, page, tokens=0,
             "head_dim": head_dim,
             "page": page,
             "splits": splits,
-            "split_step": split_step(splits),
+            "split_step": spread(splits),
             "window": window,
             "pages_per_sequence": per_sequence,
             "scale": float(np.float32(head_dim**-0.5)),

@@ -6,7 +6,6 @@ in exactly one slot, so what a slot's tiles write is that slot's own, whatever t
 behind this one declare it as row `slot`.
 """
 
-from math import gcd
 from pathlib import Path
 
 from mkport.declare import Op, immutable, integer, read, tensor, write
@@ -18,18 +17,6 @@ SLOT_BYTES = 40  # of a slot's entry in the expert ops' stage buffers: place, to
 def needed_slots(a):
     """Distinct experts that a step of this size can have."""
     return min(a.experts, a.ids.shape[0] * a.k)
-
-
-def slot_step(slot_count):
-    """How many slots on the next tile of an expert op is: near the golden section of all.
-
-    The used slots come first. With this step every run of neighbouring tiles holds its fair share
-    of them, so workers that are dealt equal blocks of tiles get equal work, whatever the routing.
-    """
-    step = max(1, round(0.618 * slot_count))
-    while gcd(step, slot_count) > 1:  # a tile for every slot
-        step += 1
-    return step
 
 
 def access(a, tile):

@@ -3,6 +3,7 @@
 from mkport.declare.access import Access, immutable, read, update, whole, write
 from mkport.declare.op import Arg, Bound, Op, integer, real, tensor
 from mkport.declare.record import RECORD, RECORD_WORDS, Field
+from mkport.declare.spread import spread
 from mkport.declare.table import DTYPE_BYTES, TensorSpec
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "integer",
     "read",
     "real",
+    "spread",
     "tensor",
     "update",
     "whole",

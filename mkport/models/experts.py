@@ -4,12 +4,12 @@ two halves, and the sum. A family may put other nodes between them; what differs
 from dataclasses import dataclass
 from typing import Any
 
+from mkport.declare import spread
 from mkport.errors import UserError
 from mkport.kernels.gemm.op import OP as GEMM
 from mkport.kernels.moe_combine.op import OP as MOE_COMBINE
 from mkport.kernels.moe_down.op import OP as MOE_DOWN
 from mkport.kernels.moe_group.op import OP as MOE_GROUP
-from mkport.kernels.moe_group.op import slot_step
 from mkport.kernels.moe_up.op import OP as MOE_UP
 from mkport.kernels.topk.op import OP as TOPK
 from mkport.models.step import Norm, Step
@@ -132,7 +132,7 @@ def up(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
         k=step.hidden,
         top=e.top,
         slot_count=slots,
-        slot_step=slot_step(slots),
+        slot_step=spread(slots),
         up_row=e.ffn,
     )
 
@@ -152,7 +152,7 @@ def down(step: Step, layer: int, prefix: str, e: Experts) -> None:
         n=step.hidden,
         k=e.ffn,
         slot_count=slots,
-        slot_step=slot_step(slots),
+        slot_step=spread(slots),
     )
 
 

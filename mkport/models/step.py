@@ -7,11 +7,12 @@ argument. Scratch is shared by all layers; the planner orders its reuse.
 from dataclasses import dataclass
 from typing import Any
 
+from mkport.declare import spread
 from mkport.declare.table import Kind
 from mkport.errors import UserError
 from mkport.kernels.argmax.op import OP as ARGMAX
 from mkport.kernels.attention.op import OP as ATTENTION
-from mkport.kernels.attention.op import SPLIT, split_step
+from mkport.kernels.attention.op import SPLIT
 from mkport.kernels.attention_combine.op import OP as COMBINE
 from mkport.kernels.embed.op import OP as EMBED
 from mkport.kernels.gemm.op import OP as GEMM
@@ -280,7 +281,7 @@ class Step:
             page=shape.page,
             pages_per_sequence=shape.pages_per_sequence,
             splits=shape.splits,
-            split_step=split_step(shape.splits),
+            split_step=spread(shape.splits),
             window=a.window,
             scale=a.head_dim**-0.5,
         )

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
+from mkport.declare import spread
 from mkport.engine.synth import synthesise
 from mkport.engine.upcycle import EXPERTS, TOP, upcycle
-from mkport.kernels.moe_group.op import slot_step
 from mkport.learn.lesson import prove, show
 from mkport.library import find_op
 from mkport.models import family_of, parse_config
@@ -155,7 +155,7 @@ which 20 are used: each of eight workers gets two or three.
 """
 
 # %%
-step = slot_step(64)
+step = spread(64)
 order = [tile * step % 64 for tile in range(64)]
 assert sorted(order) == list(range(64))
 share = [sum(slot < 20 for slot in order[8 * w : 8 * w + 8]) for w in range(8)]
