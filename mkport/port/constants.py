@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mkport.port.conditionals import integer_value
 from mkport.port.lexer import names
 from mkport.port.macros import expand_text
+from mkport.port.storage import Types
 from mkport.port.syntax import Tree, declared, find
 from mkport.port.unit import Unit
 
@@ -48,8 +49,6 @@ class Constants:
         text = re.sub(r"\(\s*(?:unsigned|int|size_t|unsigned int|long|long long)\s*\)", "", text)
         text = re.sub(r"\bwarpSize\b", "32", text)
         for function in re.findall(r"\bsizeof\s*\(\s*([\w: ]+?)\s*\)", text):
-            from mkport.port.kernel import Types
-
             size = Types(self.unit, self.bindings).size(function)
             if size is None:
                 return None

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mkport.port.finding import Finding, RefusedPort
-from mkport.port.kernel import Kernel, Types, template_of
+from mkport.port.kernel import Kernel, template_of
 from mkport.port.lexer import names, replace_names, split_list
+from mkport.port.storage import Types
 from mkport.port.syntax import find
 from mkport.port.unit import Item, Unit
 

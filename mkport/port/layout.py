@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mkport.port.constants import Constants
-from mkport.port.kernel import Types
 from mkport.port.lexer import replace_names, split_list
+from mkport.port.storage import Types
 from mkport.port.syntax import declarators, declared, find, template_parameters
 from mkport.port.unit import Item, Unit
 
