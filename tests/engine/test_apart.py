@@ -129,9 +129,12 @@ def test_its_loop_dies(directory: Path) -> None:
 
 def test_it_drains_and_closes(directory: Path) -> None:
     engine = started(directory, max_waiting=2)
+    pid = engine._loop._process.pid  # type: ignore[union-attr]
+    os.kill(pid, signal.SIGSTOP)  # so that nothing can begin
     streams = [engine.submit([1, number], Sampling(60, **GREEDY)) for number in range(2)]
     with pytest.raises(QueueFull):
         engine.submit([1], Sampling(1))
+    os.kill(pid, signal.SIGCONT)
     engine.close(drain_s=20)
     assert [len(collect(stream)[0].ids) for stream in streams] == [60, 60]
     with pytest.raises(QueueFull):
