@@ -40,8 +40,8 @@ class Constants:
         """The constants of classes by name, as their own methods use them."""
         return self.unit.constants[1]
 
-    def value(self, text: str, depth: int = 0) -> int | None:
-        """The value of an expression, or None."""
+    def value(self, text: str, depth: int = 0, inside: bool = False) -> int | None:
+        """The value of an expression, or None; `inside` a class its own constants come first."""
         if depth > _DEPTH:
             return None
         text = expand_text(text, self.unit.macros)
@@ -62,12 +62,12 @@ class Constants:
         text = re.sub(r"(?:\b\w+\s*::\s*)+(?=\w)", "", text)
         for name in names(text) - {"true", "false"}:
             given = self.bindings.get(name, self.named.get(name))
-            own = given is None and name in self.members  # what a class is made with is not known
-            given = self.members[name] if own else given
+            own = name in self.members and (inside or given is None)
+            given = self.members[name] if own else given  # what a class is made with is not known
             if given is None or name in names(given):
                 return None
             within = Constants(self.unit, {}) if own else self
-            value = within.value(given, depth + 1)
+            value = within.value(given, depth + 1, own)
             if value is None:
                 return None
             text = re.sub(rf"\b{name}\b", f"({value})", text)
@@ -89,8 +89,11 @@ class Constants:
         )
 
 
-def read_constants(tree: Tree) -> tuple[dict[str, str], dict[str, str]]:
-    """A text's constants and enumerators by name, as text: those of no class, and of classes."""
+def read_constants(
+    tree: Tree,
+) -> tuple[dict[str, str], dict[str, str], frozenset[tuple[str, str]]]:
+    """A text's constants and enumerators by name, as text: those of no class, and of classes; and
+    all of classes, by class and name."""
     found: list[tuple[str, str, str]] = []  # class, name, text
     for node in find(tree.root, "declaration", "field_declaration"):
         head = tree.of(node).split("=")[0]
@@ -119,6 +122,7 @@ def read_constants(tree: Tree) -> tuple[dict[str, str], dict[str, str]]:
     return (
         _single((key, text) for owner, key, text in found if not owner),
         _single((key, text) for owner, key, text in found if owner),
+        frozenset((owner, key) for owner, key, _ in found if owner),
     )
 
 

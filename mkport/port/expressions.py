@@ -137,9 +137,12 @@ class Expressions(Calls):
             return ANY_LANE
         if name in ("blockIdx", "blockDim", "gridDim", "warpSize"):
             return number(32) if name == "warpSize" else UNIFORM
-        constant = self.constants.value(name)
+        own = (scope.class_name, name) in self.unit.constants[2]
+        constant = self.constants.value(name, inside=own)
         if constant is not None:
             return number(constant)
+        if own:
+            return UNIFORM  # for the arguments that the class is made with, whichever
         if this is not None:
             return self.value(this)
         if name in self.parameters or re.fullmatch(r"[A-Z][A-Z0-9_]+", name):

@@ -32,6 +32,7 @@ class Scope:
     names: dict[str, Key] = field(default_factory=dict)
     outer: "Scope | None" = None
     this: Key | None = None  # the object of a member function
+    owner: str = ""  # its class
 
     def find(self, name: str) -> Key | None:
         """The declaration a name means here."""
@@ -51,6 +52,14 @@ class Scope:
                 return scope.this
             scope = scope.outer
         return None
+
+    @property
+    def class_name(self) -> str:
+        """The class whose member function this is in."""
+        scope: Scope | None = self
+        while scope is not None and not scope.owner:
+            scope = scope.outer
+        return "" if scope is None else scope.owner
 
 
 @dataclass(eq=False)

@@ -57,7 +57,7 @@ class Uniformity(Expressions):
 
     def _run(self, function: Function) -> None:
         this = function.this if function.owner else None
-        scope = Scope(outer=function.scope, this=this)
+        scope = Scope(outer=function.scope, this=this, owner=function.owner)
         for key, _, _ in function.params:
             if key[0]:
                 scope.names[key[0]] = key

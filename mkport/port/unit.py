@@ -69,8 +69,9 @@ class Unit:
         return macros(self.text)
 
     @cached_property
-    def constants(self) -> tuple[dict[str, str], dict[str, str]]:
-        """The text's constants by name, as text: those of no class, and those of classes."""
+    def constants(self) -> tuple[dict[str, str], dict[str, str], frozenset[tuple[str, str]]]:
+        """The text's constants by name, as text: those of no class, and those of classes; and
+        which classes have one of which name."""
         from mkport.port.constants import read_constants
 
         return read_constants(self.tree)

@@ -134,3 +134,47 @@ __global__ void rows_by_warp(const int* x, int* y, unsigned* votes, int rows) {
     if (eight.thread_rank() == 0) votes[row * 4 + eight.meta_group_rank()] = set;
   }
 }
+
+// A scan with an operator of one's own, over pairs, a chunk after another.
+struct SSMScanOp {
+  __device__ __forceinline__ float2 operator()(const float2 &a, const float2 &b) const { return make_float2(b.x * a.x, b.x * a.y + b.y); }
+};
+template <int kNThreads, int kNItems>
+__global__ __launch_bounds__(kNThreads) void scan_pairs(const float2 *__restrict__ in, float2 *__restrict__ out, int len) {
+  using BlockScanT = cub::BlockScan<float2, kNThreads, cub::BLOCK_SCAN_RAKING>;
+  __shared__ typename BlockScanT::TempStorage smem_scan;
+  float2 running = make_float2(1.f, 0.f);
+  for (int chunk = 0; chunk < len; chunk += kNThreads) {
+    const int i = chunk + threadIdx.x;
+    float2 v = i < len ? in[blockIdx.x * len + i] : make_float2(1.f, 0.f), o, total;
+    BlockScanT(smem_scan).InclusiveScan(v, o, SSMScanOp(), total);
+    o = SSMScanOp()(running, o);
+    if (i < len) out[blockIdx.x * len + i] = o;
+    running = SSMScanOp()(running, total);
+    __syncthreads();
+  }
+}
+// A running sum that ends when the block has found its place.
+template <int THREADS>
+__global__ void first_over(const float *p, int *pos, float limit, int n) {
+  using Scan = cub::BlockScan<float, THREADS>;
+  using Min = cub::BlockReduce<int, THREADS>;
+  __shared__ union { typename Scan::TempStorage scan; typename Min::TempStorage min; } tmp;
+  __shared__ int found;
+  float before = 0.f;
+  if (threadIdx.x == 0) found = n;
+  __syncthreads();
+  for (int base = 0; base < n; base += THREADS) {
+    float v = base + threadIdx.x < n ? p[blockIdx.x * n + base + threadIdx.x] : 0.f, inc, sum;
+    Scan(tmp.scan).InclusiveSum(v, inc, sum);
+    __syncthreads();
+    int mine = before + inc > limit && base + (int)threadIdx.x < n ? base + (int)threadIdx.x : n;
+    int least = Min(tmp.min).Reduce(mine, cub::Min());
+    if (threadIdx.x == 0 && least < n) found = least;
+    __syncthreads();
+    if (found < n) break;
+    before += sum;
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) pos[blockIdx.x] = found;
+}

@@ -50,11 +50,27 @@ CASES = {
     "rows_by_warp": case((2, 1, 1), (128, 1, 1), {
         "x": ints(7, 32), "y": zeros(7, 32, dtype=np.int32),
         "votes": zeros(7, 4, dtype=np.int32), "rows": 7}),
+    "scan_pairs": case((2, 1, 1), (64, 1, 1), {
+        "in": f32(2, 150, 2), "out": zeros(2, 150, 2), "len": 150}, "scan_pairs<64, 1>"),
+    "first_over": case((3, 1, 1), (64, 1, 1), {
+        "p": np.abs(f32(3, 200)), "pos": zeros(3, dtype=np.int32), "limit": 60.0, "n": 200},
+        "first_over<64>"),
 }  # fmt: skip
 
 
 def truth(kernel: str, given: dict[str, Any]) -> dict[str, np.ndarray]:
     """What a kernel is to compute, in float64."""
+    if kernel == "scan_pairs":
+        pairs = given["in"].astype(np.float64)
+        out, state = np.zeros_like(pairs), np.tile([1.0, 0.0], (2, 1))
+        for i in range(pairs.shape[1]):
+            a, b = pairs[:, i, 0], pairs[:, i, 1]
+            state = np.stack([a * state[:, 0], a * state[:, 1] + b], axis=1)
+            out[:, i] = state
+        return {"out": out}
+    if kernel == "first_over":
+        sums = np.cumsum(given["p"].astype(np.float64), axis=1)
+        return {"pos": (sums > given["limit"]).argmax(axis=1)}
     x = given["x" if "x" in given else "counts"].astype(np.float64)
     if kernel == "rms":
         return {"out": x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-5)}
