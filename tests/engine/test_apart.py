@@ -6,11 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mkport.engine.apart import ApartLoop
 from mkport.engine.capacity import Settings
 from mkport.engine.engine import Engine, collect
 from mkport.engine.load import load
@@ -72,9 +74,9 @@ def test_mistakes_are_told_before_anything_is_sent(shared: Engine) -> None:
 
 
 def test_cancelled_and_reset(shared: Engine) -> None:
-    stream = shared.submit([1, 2, 3], Sampling(100, **GREEDY))
-    next(stream)
-    stream.cancel()
+    with held(shared):
+        stream = shared.submit([1, 2, 3], Sampling(100, **GREEDY))
+        stream.cancel()
     assert [event.reason for event in stream][-1] == "abort"
     stream.cancel()
     shared.reset_prefix_cache()
@@ -103,9 +105,11 @@ def test_what_cannot_be_built(single_bytes: Any) -> None:
 
 def test_its_process_dies(directory: Path) -> None:
     engine = started(directory)
-    streams = [engine.submit([1, 2, number], Sampling(100, **GREEDY), 2) for number in range(3)]
-    next(streams[0])
-    os.kill(engine._loop._process.pid, signal.SIGKILL)  # type: ignore[union-attr]
+    collect(engine.submit([1], Sampling(1)))
+    with held(engine) as pid:
+        prompts = [[1, 2, number] for number in range(3)]
+        streams = [engine.submit(ids, Sampling(100, **GREEDY), 2) for ids in prompts]
+        os.kill(pid, signal.SIGKILL)
     for stream in streams:
         found = collect(stream, 2)
         assert [out.reason for out in found] == ["error", "error"]
@@ -118,7 +122,9 @@ def test_its_process_dies(directory: Path) -> None:
 
 def test_its_loop_dies(directory: Path) -> None:
     engine = started(directory, build=apart_build.dying)
-    streams = [engine.submit([1, number], Sampling(60, **GREEDY), 2) for number in range(3)]
+    with held(engine):
+        prompts = [[1, number] for number in range(3)]
+        streams = [engine.submit(ids, Sampling(60, **GREEDY), 2) for ids in prompts]
     for stream in streams:
         assert all("the fifth step" in out.error for out in collect(stream, 2))
     until(lambda: engine.heartbeat_s() == math.inf)
@@ -129,17 +135,25 @@ def test_its_loop_dies(directory: Path) -> None:
 
 def test_it_drains_and_closes(directory: Path) -> None:
     engine = started(directory, max_waiting=2)
-    pid = engine._loop._process.pid  # type: ignore[union-attr]
-    os.kill(pid, signal.SIGSTOP)  # so that nothing can begin
-    streams = [engine.submit([1, number], Sampling(60, **GREEDY)) for number in range(2)]
-    with pytest.raises(QueueFull):
-        engine.submit([1], Sampling(1))
-    os.kill(pid, signal.SIGCONT)
+    with held(engine):
+        streams = [engine.submit([1, number], Sampling(60, **GREEDY)) for number in range(2)]
+        with pytest.raises(QueueFull):
+            engine.submit([1], Sampling(1))
     engine.close(drain_s=20)
     assert [len(collect(stream)[0].ids) for stream in streams] == [60, 60]
     with pytest.raises(QueueFull):
         engine.submit([1], Sampling(1))
     assert engine._loop._process.poll() == 0  # type: ignore[union-attr]
+
+
+@contextmanager
+def held(engine: Engine) -> Iterator[int]:
+    """Its process stands still, so that nothing is quicker than the test; which process."""
+    assert isinstance(engine._loop, ApartLoop)
+    process = engine._loop._process
+    process.send_signal(signal.SIGSTOP)
+    yield process.pid
+    process.send_signal(signal.SIGCONT)  # nothing, where it has ended
 
 
 def until(condition: Any, seconds: float = 20.0) -> None:
