@@ -55,6 +55,7 @@ def test_a_seed_says_the_same_twice_and_choices_differ(real: Real) -> None:
             messages=[{"role": "user", "content": "Tell me a story."}],
             seed=seed,
             n=3,
+            temperature=1,
             max_tokens=12,
         )
         return [choice.message.content for choice in answer.choices]
