@@ -53,7 +53,7 @@ def test_a_port_is_run_and_written(tmp_path: Path) -> None:
     done = CLI.invoke(app, ["port", str(file), "--no-run", "-o", str(tmp_path / "ops")])
     assert done.exit_code == 0, done.output
     names = {path.name for path in (tmp_path / "ops" / "add").iterdir()}
-    assert names == {"op.py", "task.cuh", "standalone.cu"}
+    assert names == {"op.py", "task.cuh", "standalone.cu", "port.json"}
     op = load_file(tmp_path / "ops" / "add" / "op.py").OP
     assert [arg.name for arg in op.args] == ["x", "y", "n", "grid_x"]
 
