@@ -123,7 +123,7 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(attend: Chain, window: int
         seen = places[token][1] // SPLIT + 1
         alone.arrays["partial"] = alone.arrays["partial"][:1, :seen].copy()
         alone.values["splits"] = alone.arrays["partial"].shape[1]
-        alone.values["split_step"] = spread(alone.values["splits"])
+        alone.values["split_step"] = spread(seen)
         assert attend(alone)[0].tobytes() == together[token].tobytes()
 
 
