@@ -218,7 +218,7 @@ class CpuTarget:
     name, chunk = "cpu", 64
     most_rows: int | None = None
     prefills = False
-    prompt_chunk, mixed_chunk = 64, 10  # 10 less than double a step of eight
+    prompt_chunk, mixed_chunk = 64, 8  # 8 well below double a step of eight
     ahead = 0
     share: Share = "blocks"
 
