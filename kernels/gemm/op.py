@@ -8,7 +8,7 @@ from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, tensor, wr
 from mkport.declare.valid import counted, multiple_of, shape_is
 
 TILE_ROWS = 16  # weight rows, that is output columns, of a tile
-DOT_ARENA = 4 * 16 * (4 * TILE_ROWS + 8 * 4 * 4)  # dot_rows: lanes of 4 tokens, chains of 8 rows
+DOT_ARENA = 4 * 16 * (4 * TILE_ROWS + 8 * 4 * 4)  # dot_rows: lanes (of 3 tokens), chains of 8 rows
 
 
 def staged_bytes(w, k, rows):
