@@ -20,7 +20,7 @@ import numpy as np
 
 from mkport.bandwidth import read_bandwidth, usable_cores
 from mkport.compose import Program, compose_cpu
-from mkport.declare import spread
+from mkport.declare import spread_step
 from mkport.files import write_text
 from mkport.library import find_op
 from mkport.machines.cpu.machine import CpuMachine
@@ -50,7 +50,7 @@ class Layer:
         g.tensor("act", "f32", (rows, FFN), "scratch", (slot_count, FFN))
         g.tensor("y", "f32", (rows, HIDDEN), "output", (slot_count, HIDDEN))
         args = {"slots": "slots", "pairs": "pairs", "slot_count": slot_count}
-        step = spread(slot_count)
+        step = spread_step(slot_count)
         up = {
             "count": "count",
             "x": "x",
@@ -227,7 +227,7 @@ def _span(costs: list[float], counts: np.ndarray, columns: int, workers: int, ho
     if how == "slot by slot":
         time = time[tile // columns]
     else:
-        time = time[tile * (spread(len(slots)) if "spread" in how else 1) % len(slots)]
+        time = time[tile * (spread_step(len(slots)) if "spread" in how else 1) % len(slots)]
     if "strided" in how:
         return max(time[w::workers].sum() for w in range(workers))
     edges = [len(time) * w // workers for w in range(workers + 1)]

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from mkport.declare import spread
+from mkport.declare import spread_step
 from mkport.declare.case import Case, stored
 from mkport.kernels.attention.op import SPLIT
 
@@ -132,7 +132,7 @@ def make(rng, weights, cache, places, heads, kv_heads, head_dim, page, tokens=0,
             "head_dim": head_dim,
             "page": page,
             "splits": splits,
-            "split_step": spread(splits),
+            "split_step": spread_step(splits),
             "window": window,
             "pages_per_sequence": per_sequence,
             "scale": float(np.float32(head_dim**-0.5)),

@@ -3,7 +3,7 @@
 from mkport.declare.access import Access, immutable, read, update, whole, write
 from mkport.declare.op import Arg, Bound, Op, integer, real, tensor
 from mkport.declare.record import RECORD, RECORD_WORDS, Field
-from mkport.declare.spread import spread
+from mkport.declare.spread import spread_step
 from mkport.declare.table import DTYPE_BYTES, TensorSpec
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
     "integer",
     "read",
     "real",
-    "spread",
+    "spread_step",
     "tensor",
     "update",
     "whole",

@@ -3,7 +3,7 @@
 from math import gcd
 
 
-def spread(count: int) -> int:
+def spread_step(count: int) -> int:
     """How many of `count` pieces on the next tile is: near the golden section of all, without a
     divisor of `count`, so that there is a tile for every piece.
 

@@ -4,7 +4,7 @@ two halves, and the sum. A family may put other nodes between them; what differs
 from dataclasses import dataclass
 from typing import Any
 
-from mkport.declare import spread
+from mkport.declare import spread_step
 from mkport.errors import UserError
 from mkport.kernels.gemm.op import OP as GEMM
 from mkport.kernels.moe_combine.op import OP as MOE_COMBINE
@@ -132,7 +132,7 @@ def up(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
         k=step.hidden,
         top=e.top,
         slot_count=slots,
-        slot_step=spread(slots),
+        slot_step=spread_step(slots),
         up_row=e.ffn,
     )
 
@@ -152,7 +152,7 @@ def down(step: Step, layer: int, prefix: str, e: Experts) -> None:
         n=step.hidden,
         k=e.ffn,
         slot_count=slots,
-        slot_step=spread(slots),
+        slot_step=spread_step(slots),
     )
 
 

@@ -7,7 +7,7 @@ argument. Scratch is shared by all layers; the planner orders its reuse.
 from dataclasses import dataclass
 from typing import Any
 
-from mkport.declare import spread
+from mkport.declare import spread_step
 from mkport.declare.table import Kind
 from mkport.errors import UserError
 from mkport.kernels.argmax.op import OP as ARGMAX
@@ -281,7 +281,7 @@ class Step:
             page=shape.page,
             pages_per_sequence=shape.pages_per_sequence,
             splits=shape.splits,
-            split_step=spread(shape.splits),
+            split_step=spread_step(shape.splits),
             window=a.window,
             scale=a.head_dim**-0.5,
         )

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mkport.compose.cuda import compose_cuda
-from mkport.declare import RECORD, spread
+from mkport.declare import RECORD, spread_step
 from mkport.declare.case import to_bf16
 from mkport.library import all_ops, find_op
 from mkport.machines.cpu.machine import Stuck
@@ -245,7 +245,7 @@ def attention_is_timed() -> None:
         graph.tensor("partial", "f32", shape, "scratch", (rows, splits, heads))
         names = {arg.name: arg.name for arg in op.tensors}
         sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": dim, "page": page}
-        more = {"splits": splits, "split_step": spread(splits), "window": 0}
+        more = {"splits": splits, "split_step": spread_step(splits), "window": 0}
         more["pages_per_sequence"] = context // page
         graph.add(op, "attention", **names, **sizes, **more, scale=dim**-0.5)
         schedule = deal(graph, gpu().multiprocessors, share="strided")

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mkport.declare import spread
+from mkport.declare import spread_step
 from mkport.engine.synth import synthesise
 from mkport.engine.upcycle import EXPERTS, TOP, upcycle
 from mkport.learn.lesson import prove, show
@@ -155,7 +155,7 @@ which 20 are used: each of eight workers gets two or three.
 """
 
 # %%
-step = spread(64)
+step = spread_step(64)
 order = [tile * step % 64 for tile in range(64)]
 assert sorted(order) == list(range(64))
 share = [sum(slot < 20 for slot in order[8 * w : 8 * w + 8]) for w in range(8)]

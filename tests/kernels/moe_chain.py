@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mkport.compose import Program
-from mkport.declare import Op, spread
+from mkport.declare import Op, spread_step
 from mkport.declare.case import stored
 from mkport.library import find_op
 from mkport.machines.cpu.machine import CpuMachine
@@ -49,7 +49,7 @@ def chain(s: Sizes, ops: Sequence[Op] = ()) -> Graph:
     g.tensor("y", "f32", (pairs, s.hidden), "scratch", (slots, s.hidden))
     o = {name: find_op(name) for name in OPS}
     lists = {"slots": "slots", "pairs": "pairs", "slot_count": slots}
-    dealt = lists | {"slot_step": spread(slots)}
+    dealt = lists | {"slot_step": spread_step(slots)}
     for n in range(s.layers):
         norm = g.tensor(f"norm{n}", "f32", (s.hidden,), "weight")
         router = g.tensor(f"router{n}", s.weights, (s.experts, s.hidden), "weight")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mkport.compose import Program
-from mkport.declare import Op, spread
+from mkport.declare import Op, spread_step
 from mkport.declare.case import Case, from_bf16
 from mkport.kernels.attention import oracle as attention
 from mkport.kernels.attention.op import OP as ATTENTION
@@ -123,7 +123,7 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(attend: Chain, window: int
         seen = places[token][1] // SPLIT + 1
         alone.arrays["partial"] = alone.arrays["partial"][:1, :seen].copy()
         alone.values["splits"] = alone.arrays["partial"].shape[1]
-        alone.values["split_step"] = spread(seen)
+        alone.values["split_step"] = spread_step(seen)
         assert attend(alone)[0].tobytes() == together[token].tobytes()
 
 

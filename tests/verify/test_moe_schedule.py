@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mkport.compose import compose_cpu
-from mkport.declare import RECORD, RECORD_WORDS, spread
+from mkport.declare import RECORD, RECORD_WORDS, spread_step
 from mkport.declare.case import Case
 from mkport.declare.record import NO_COUNTER
 from mkport.library import find_op
@@ -299,4 +299,4 @@ def test_slots_that_would_be_walked_twice_are_refused() -> None:
 
 @given(slots=st.integers(1, 2000))
 def test_slot_step_visits_every_slot(slots: int) -> None:
-    assert len(set(np.arange(slots) * spread(slots) % slots)) == slots
+    assert len(set(np.arange(slots) * spread_step(slots) % slots)) == slots
