@@ -99,11 +99,5 @@ def _run(folder: Path, files: list[str]) -> None:
     assert done.returncode == 0, done.stdout[-4000:]
 
 
-def test_those_with_pictures_and_tabs_run(tmp_path: Path) -> None:
-    make(tmp_path)
-    _run(tmp_path, [f"{name}.ipynb" for name in ("01_first_light", "05_counters", "08_one_file")])
-
-
-@pytest.mark.slow
 def test_they_run(tmp_path: Path) -> None:
     _run(tmp_path, [file.name for file in make(tmp_path)])
