@@ -1,4 +1,4 @@
-// Paged attention by splits of 256 keys on a GPU: a tile is a split of one token's keys, for up to
+// Paged attention by splits of 512 keys on a GPU: a tile is a split of one token's keys, for up to
 // 8 queries of one kv head. Ordinary kernels: on the tensor cores for a bfloat16 cache and heads of
 // 64 or 128, and for any other.
 //   q [tokens, heads, head_dim] float32; rows [tokens, 2] int32 (sequence, position); page_table

@@ -19,6 +19,7 @@ import numpy as np
 from mkport.compose.cuda import compose_cuda
 from mkport.declare import RECORD, spread_step
 from mkport.declare.case import to_bf16
+from mkport.kernels.attention.op import SPLIT
 from mkport.library import all_ops, find_op
 from mkport.machines.cpu.machine import Stuck
 from mkport.machines.cuda.gpu import gpu
@@ -232,7 +233,7 @@ def attention_is_timed() -> None:
     program = compose_cuda([op], "bf16", "bf16")
     print("  bf16 cache of 128 MiB; GB/s of keys and values, solo megakernel")
     for rows, context in ((1, 65536), (8, 8192)):
-        pages, splits = rows * context // page, context // 256
+        pages, splits = rows * context // page, context // SPLIT
         graph = Graph(program.ops)
         graph.tensor("count", "i32", (1,), "input")
         graph.tensor("rows", "i32", (rows, 2), "input")

@@ -99,23 +99,6 @@ def truth(kernel: str, given: dict[str, Any]) -> dict[str, np.ndarray]:
     return {"y": y.reshape(7, 32), "votes": votes}
 
 
-@pytest.fixture(scope="module")
-def kernels() -> Any:
-    return harness.Kernels(FILE, CASES)
-
-
-@pytest.fixture(scope="module")
-def program(kernels: Any) -> CudaProgram:
-    made: CudaProgram = kernels.program()
-    return made
-
-
-@pytest.fixture(scope="module")
-def originals(kernels: Any) -> Outputs:
-    left: Outputs = kernels.originals()
-    return left
-
-
 @needs_compiler
 @pytest.mark.parametrize("kernel", CASES)
 def test_a_collective_is_right_and_keeps_its_bits(

@@ -65,42 +65,25 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def kernels() -> Any:
-    return harness.Kernels(FILE, CASES)
-
-
-@pytest.fixture(scope="module")
-def program(kernels: Any) -> CudaProgram:
-    made: CudaProgram = kernels.program()
-    return made
-
-
-@pytest.fixture(scope="module")
-def outputs(kernels: Any) -> Outputs:
-    left: Outputs = kernels.originals()
-    return left
-
-
 @needs_compiler
 @pytest.mark.parametrize("kernel", CASES)
 def test_an_idiom_keeps_its_bits(
-    kernel: str, kernels: Any, program: CudaProgram, outputs: Outputs
+    kernel: str, kernels: Any, program: CudaProgram, originals: Outputs
 ) -> None:
     given = CASES[kernel].given
-    assert any(not np.array_equal(outputs[kernel][n], given[n]) for n in outputs[kernel])
-    assert not kernels.differences(kernel, outputs[kernel], program)
+    assert any(not np.array_equal(originals[kernel][n], given[n]) for n in originals[kernel])
+    assert not kernels.differences(kernel, originals[kernel], program)
 
 
 @needs_compiler
-def test_values_are_right_where_numpy_says_them(outputs: Outputs) -> None:
+def test_values_are_right_where_numpy_says_them(originals: Outputs) -> None:
     x = CASES["softmax_stats"].given["x"].astype(np.float64)
     most = x.max(axis=1)
     wanted = np.stack([most, np.exp(x - most[:, None]).sum(axis=1)], axis=1)
-    np.testing.assert_allclose(outputs["softmax_stats"]["y"], wanted, rtol=1e-5)
+    np.testing.assert_allclose(originals["softmax_stats"]["y"], wanted, rtol=1e-5)
     x = CASES["sum_and_count"].given["x"]
-    np.testing.assert_allclose(outputs["sum_and_count"]["y"], x.sum(axis=1), rtol=1e-4)
-    np.testing.assert_array_equal(outputs["sum_and_count"]["over"], (x > 0.5).sum(axis=1))
+    np.testing.assert_allclose(originals["sum_and_count"]["y"], x.sum(axis=1), rtol=1e-4)
+    np.testing.assert_array_equal(originals["sum_and_count"]["over"], (x > 0.5).sum(axis=1))
 
 
 @pytest.mark.skipif(find() is None, reason="NVRTC is not installed")

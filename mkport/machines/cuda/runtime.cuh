@@ -2,7 +2,8 @@
 // in the same order and hand over through barriers in shared memory:
 //
 //   loader   publishes the records (box), and fills the ring ahead of everybody
-//   stagers  wait for the record's counters, put its inputs into its stage buffer
+//   stagers  wait for the record's counters, put its inputs into its stage buffer (or leave that to
+//            compute warps that have nothing else to do)
 //   compute  a tile at a time: stage buffer and ring -> partials in a join slot
 //   storer   joins, writes the output; after the last tile signals the record's counter
 //
