@@ -24,7 +24,7 @@ from mkport.library import all_ops, find_op
 from mkport.machines.cpu.machine import Stuck
 from mkport.machines.cuda.gpu import gpu
 from mkport.machines.cuda.machine import CudaMachine
-from mkport.machines.cuda.nvrtc import nvrtc
+from mkport.machines.cuda.nvrtc import Compiled, nvrtc
 from mkport.plan import Graph, Schedule, deal
 from mkport.testing.check import FORMS, Verdict, check_op
 from mkport.testing.cuda_forms import GpuLaunch, run_solo, run_standalone, standalone_source
@@ -71,11 +71,15 @@ def compiles() -> None:
             started = time.perf_counter()
             made = nvrtc().compile(compose_cuda(ops, dtype, dtype).source, gpu().arch)
             took = time.perf_counter() - started
-            spilled = sum(made.spills.values())
-            print(
-                f"  {len(ops):2} ops, {dtype}: {made.registers['megakernel']} registers, "
-                f"{spilled} bytes spilled or saved by calls; {took:.1f} s"
-            )
+            print(f"  {len(ops):2} ops, {dtype}: {used(made)}; {took:.1f} s")
+
+
+def used(made: Compiled) -> str:
+    """Registers and spills of a megakernel, as far as the assembler has told them."""
+    registers = made.registers.get("megakernel")
+    if registers is None:
+        return f"{len(made.cubin)} bytes of machine code, whose registers are not known"
+    return f"{registers} registers, {sum(made.spills.values())} bytes spilled or saved by calls"
 
 
 def forms() -> None:

@@ -13,7 +13,8 @@ from mkport.declare import Op
 from mkport.errors import UserError
 from mkport.kernels.gemm.op import OP as GEMM
 from mkport.library import all_ops
-from mkport.machines.cuda.nvrtc import Nvrtc
+from mkport.machines.cuda.nvrtc import Compiled, Nvrtc, options_of, usage
+from mkport.testing.gpu_check import used
 
 ARCHS = ("sm_80", "sm_90a", "sm_100", "sm_120")
 SLOW = pytest.mark.slow
@@ -84,6 +85,31 @@ def test_the_megakernel_compiles_within_its_registers(nvrtc: Nvrtc, arch: str, d
     assert made.cubin.startswith(b"\x7fELF")
     assert 0 < made.registers["megakernel"] <= REGISTERS
     assert made.spills["megakernel"] <= SPILLS
+
+
+@pytest.mark.parametrize(("version", "told"), [((12, 8), False), ((12, 9), True), ((13, 0), True)])
+def test_machine_code_never_comes_from_a_cache_that_forgets_its_registers(
+    version: tuple[int, int], told: bool
+) -> None:
+    options = options_of(version, "sm_90a", lines=True, include=[Path("here")])
+    assert ("--no-cache" in options) == told
+    assert options[-2:] == ["-lineinfo", "--include-path=here"]
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("ptxas info : Compiling entry function 'megakernel' for 'sm_90a'\n"
+         "ptxas info : Function properties for megakernel\n"
+         "    0 bytes stack frame, 8 bytes spill stores, 4 bytes spill loads\n"
+         "ptxas info : Used 168 registers\n", "168 registers, 12 bytes spilled"),
+        ("", "5 bytes of machine code, whose registers are not known"),
+    ],
+)  # fmt: skip
+def test_the_gpu_check_tells_what_the_assembler_said_or_that_it_did_not(
+    log: str, words: str
+) -> None:
+    assert words in used(Compiled(b"\x7fELF.", log, *usage(log)))
 
 
 @pytest.mark.parametrize("op", WITH_TASK, ids=lambda op: op.name)

@@ -18,6 +18,7 @@ from mkport.extras import install
 
 VARIABLE = "MKPORT_NVRTC"
 TOOLKITS = ("CUDA_PATH", "CUDA_HOME")
+UNCACHED = (12, 9)  # a version that knows how to compile without a cache
 PATTERNS = ("libnvrtc.so.1[2-9]", "libnvrtc.so")
 
 
@@ -74,9 +75,7 @@ class Nvrtc:
             "CreateProgram", ctypes.byref(program), source.encode(), name.encode(), 0, None, None
         )
         try:
-            options = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v"]
-            options += ["-lineinfo"] if lines else []
-            options += [f"--include-path={folder}" for folder in include]
+            options = options_of(self.version, arch, lines, include)
             for instance in instances:
                 self._call("AddNameExpression", program, instance.encode())
             array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
@@ -102,6 +101,17 @@ class Nvrtc:
         if state:
             reason = self._library.nvrtcGetErrorString(state).decode()
             raise RuntimeError(f"nvrtc{name}: {reason}")
+
+
+def options_of(
+    version: tuple[int, int], arch: str, lines: bool, include: Sequence[Path]
+) -> list[str]:
+    """What a library of this version [major, minor] is told. It must not answer from the driver's
+    cache: that keeps machine code, but not what the assembler said of it."""
+    options = [f"--gpu-architecture={arch}", "--std=c++17", "--ptxas-options=-v"]
+    options += ["--no-cache"] if version >= UNCACHED else []
+    options += ["-lineinfo"] if lines else []
+    return options + [f"--include-path={folder}" for folder in include]
 
 
 def _parts_beside(path: str) -> list[str]:
