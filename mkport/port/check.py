@@ -4,6 +4,7 @@ The port runs as tasks of a megakernel: between tasks that fill the arena with N
 instance of itself, with few and many workers, its tiles in shuffled order.
 """
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.declare import RECORD, Op
 from mkport.errors import UserError
+from mkport.machines.cuda.nvrtc import nvrtc
 from mkport.plan import Graph, Schedule, deal
 from mkport.port.compile import include_folders
 from mkport.port.fill.op import OP as FILL
@@ -107,21 +109,21 @@ def run_on_gpu(
     """Runs the original on the current GPU: its distinct arrays, each in its own shape, in order
     of their first use.
 
+    It is compiled as the megakernel is: denormal numbers stay what they are, which CuPy's own
+    compilation would flush.
+
     Raises UserError where there is no GPU, or NVRTC refuses the file.
     """
     from mkport.machines.cuda.gpu import gpu
 
-    gpu()
+    arch = gpu().arch
     import cupy
 
     try:
-        module = cupy.RawModule(
-            code=source,
-            options=("--std=c++17", *(f"-I{folder}" for folder in include_folders())),
-            name_expressions=[name],
+        compiled = nvrtc().compile(
+            source, arch, f"{kernel.name}.cu", instances=[name], include=include_folders()
         )
-        function = module.get_function(name)
-    except cupy.cuda.compiler.CompileException as error:
+    except UserError as error:
         raise UserError(f"The GPU's compiler refuses {kernel.name}: {error}") from error
     there: dict[int, Any] = {}
     boxed = {param.name for param in kernel.params if param.boxed}
@@ -134,9 +136,14 @@ def run_on_gpu(
         else there.get(id(value), np.uint64(0) if value is None else value)
         for value in values
     ]  # fmt: skip
-    function.max_dynamic_shared_size_bytes = shared
-    function(launch.grid or (1, 1, 1), launch.block or (1, 1, 1), tuple(given), shared_mem=shared)
-    return tuple(array.get() for array in there.values())
+    with tempfile.TemporaryDirectory() as work:
+        path = Path(work) / "original.cubin"  # loaded when it is first run
+        path.write_bytes(compiled.cubin)
+        function = cupy.RawModule(path=str(path)).get_function(compiled.names[name])
+        function.max_dynamic_shared_size_bytes = shared
+        grid, block = launch.grid or (1, 1, 1), launch.block or (1, 1, 1)
+        function(grid, block, tuple(given), shared_mem=shared)
+        return tuple(array.get() for array in there.values())
 
 
 def _plain(array: np.ndarray) -> np.dtype:

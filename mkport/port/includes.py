@@ -24,6 +24,26 @@ DEVICE_PARTS = {
     ),
 }  # fmt: skip
 
+# What files written for earlier releases of CUB have of it, and release 3 has not.
+CUB_NAMES = """\
+#if defined(CUB_VERSION) && CUB_VERSION >= 300000
+namespace cub {
+struct Sum {
+  template <class T, class U>
+  __device__ __forceinline__ auto operator()(const T& a, const U& b) const { return a + b; }
+};
+struct Max {
+  template <class T>
+  __device__ __forceinline__ T operator()(const T& a, const T& b) const { return a < b ? b : a; }
+};
+struct Min {
+  template <class T>
+  __device__ __forceinline__ T operator()(const T& a, const T& b) const { return b < a ? b : a; }
+};
+}  // namespace cub
+#endif
+"""
+
 
 @dataclass(frozen=True)
 class Merged:

@@ -9,7 +9,7 @@ from mkport.port import compile as compiling
 from mkport.port import emit
 from mkport.port.finding import Finding, RefusedPort
 from mkport.port.fitted import Fitted
-from mkport.port.includes import DEVICE_PARTS
+from mkport.port.includes import CUB_NAMES, DEVICE_PARTS
 from mkport.port.lexer import blanked
 from mkport.port.scanned import RECORDED, recorded
 from mkport.port.unit import host_ranges
@@ -87,7 +87,9 @@ class Written(Fitted):
             if name in emit.HEADERS or f"<{name}>" in self.merged.libraries
             for header in DEVICE_PARTS.get(name, (name,))
         ]  # fmt: skip
-        return "\n".join([*kept, emit.PRELUDE, "#line 1", self.merged.own(self.original)])
+        return "\n".join(
+            [*kept, emit.PRELUDE, CUB_NAMES, "#line 1", self.merged.own(self.original)]
+        )
 
     def _full_name(self) -> str:
         return self.kernel.qualified(self.unit)

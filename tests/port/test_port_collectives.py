@@ -114,9 +114,11 @@ def test_ports_and_their_originals_compile_for_a_gpu(kernels: Any, program: Cuda
     assert nvrtc().compile(program.source, "sm_90a").registers["megakernel"] <= 168
     if not any((folder / "cub/cub.cuh").is_file() for folder in include_folders()):
         pytest.skip("CUB's own headers are not here")
-    source = kernels.prepared("rms")._original_for_gpu()
+    port = kernels.prepared("first_over")
+    source, name = port._original_for_gpu(), port._full_name()
     assert "mk_of_lane" not in source and "#include <cub/block/block_scan.cuh>" in source
-    nvrtc().compile(source, "sm_90a", include=include_folders())
+    made = nvrtc().compile(source, "sm_90a", instances=[name], include=include_folders())
+    assert made.names[name] in made.registers
 
 
 def refused(tmp_path: Path, text: str) -> list[str]:

@@ -8,8 +8,8 @@ import ctypes
 import importlib.util
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -32,6 +32,7 @@ class Compiled:
     spills: dict[str, int]  # bytes stored and loaded, a thread; of called functions too, as
     # which the registers that a call saves count as well
     ptx: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)  # of the instances, in the machine code
 
 
 class Nvrtc:
@@ -85,9 +86,15 @@ class Nvrtc:
                 reason = self._library.nvrtcGetErrorString(state).decode()
                 raise UserError(f"NVRTC {self.version} refused {name} for {arch}: {reason}\n{log}")
             ptx = self._bytes(program, "PTX").decode(errors="replace").rstrip("\0")
-            return Compiled(self._bytes(program, "CUBIN"), log, *usage(log), ptx)
+            names = {instance: self._lowered(program, instance) for instance in instances}
+            return Compiled(self._bytes(program, "CUBIN"), log, *usage(log), ptx, names)
         finally:
             self._call("DestroyProgram", ctypes.byref(program))
+
+    def _lowered(self, program: ctypes.c_void_p, instance: str) -> str:
+        name = ctypes.c_char_p()
+        self._call("GetLoweredName", program, instance.encode(), ctypes.byref(name))
+        return (name.value or b"").decode()
 
     def _bytes(self, program: ctypes.c_void_p, what: str) -> bytes:
         size = ctypes.c_size_t()
