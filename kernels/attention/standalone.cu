@@ -3,7 +3,8 @@
 // 64 or 128, and for any other.
 //   q [tokens, heads, head_dim] float32; rows [tokens, 2] int32 (sequence, position); page_table
 //   [sequences, pages_per_sequence] int32; keys and values [pages, kv_heads, page, head_dim];
-//   partial [tokens, splits, heads, head_dim + 16] float32: sums, m, l of each query head
+//   partial [tokens, splits, heads, head_dim + 16] float32: sums, m, l of each query head, split s
+//   at s % splits
 
 typedef unsigned short bf16;
 
@@ -41,6 +42,12 @@ __device__ inline unsigned transpose8(unsigned pair) {  // an 8 x 8 matrix of bf
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));
   return turned;
 }
+__device__ inline void load_turned4(unsigned (&m)[4], const void* row) {  // four of them, transposed
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address(row))
+               : "memory");
+}
 __device__ inline void multiply16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
@@ -75,14 +82,29 @@ struct Tile {
     group = 0;
     if (++token < a.tokens) enter(a, rows);
   }
-  // To tile `number` of all; returns how many there are.
+  // To tile `number` of all; returns how many there are. A lane looks at a token.
   __device__ int seek(const Shape& a, const int* rows, int groups, int number) {
     int before = 0, found = 0, at = 0;
 #pragma unroll 1
-    for (token = 0; token < a.tokens; token++) {
-      enter(a, rows);
-      if (number >= before) found = token, at = number - before;
-      before += splits() * groups;
+    for (int base = 0; base < a.tokens; base += 32) {
+      token = base + threadIdx.x % 32;
+      int own = 0;
+      if (token < a.tokens) {
+        enter(a, rows);
+        own = splits() * groups;
+      }
+      int end = own;  // of the token's tiles, counted from the first lane's
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2) {
+        const int more = __shfl_up_sync(~0u, end, step);
+        if (static_cast<int>(threadIdx.x % 32) >= step) end += more;
+      }
+      const int place = number - before;
+      const unsigned here = __ballot_sync(~0u, place >= end - own && place < end);
+      const int lane = __ffs(here) - 1;
+      const int start = __shfl_sync(~0u, end - own, lane & 31);
+      if (here) found = base + lane, at = place - start;
+      before += __shfl_sync(~0u, end, 31);
     }
     token = found;
     enter(a, rows);
@@ -94,7 +116,7 @@ struct Tile {
   __device__ int end() const {
     return (split + 1) * SPLIT < position + 1 ? (split + 1) * SPLIT : position + 1;
   }
-  __device__ int block(int i) const { return (first() / BLOCK + i) * BLOCK; }  // its first key
+  __device__ int start() const { return first() / BLOCK * BLOCK; }  // of its first block
   __device__ int blocks() const { return (end() - 1) / BLOCK - first() / BLOCK + 1; }
 };
 
@@ -133,20 +155,18 @@ __device__ inline void join(float* out, int dim, const float* sums, int pitch, c
   out[dim + 1] = l;
 }
 
-// Where the ring keeps 8 columns of a key: the keys' banks differ, whether eight lanes read two
-// keys or four.
+// In which byte of the ring's 16 keys or values is piece `piece`, of 8 columns, of a row. A row's
+// pieces lie in an order of its own: banks differ whether eight lanes read one piece of eight rows,
+// or four pieces of two.
 template <int DIM>
-__device__ inline int place_in_ring(int key, int column) {
-  return key * DIM + ((column / 8) ^ (key % 8 ^ key % 2 * 4)) * 8;
-}
-__device__ inline unsigned column_of(unsigned x, unsigned y, int half) {  // of two keys
-  return half ? x >> 16 | (y & 0xffff0000u) : (x & 0xffff) | y << 16;
+__device__ inline int place_in_ring(int row, int piece) {
+  return (row * (DIM / 8) + (piece ^ (row % 8 ^ row % 2 * 4))) * 16;
 }
 
 // A warp's sums over its blocks so far, of 8 queries: a lane has queries 2 (lane % 4) and the next,
-// columns 64 i + 8 (lane / 4) + j, and 4 more from sums[][2] on. Keys, then columns of values, are
-// on the tensor cores' side of 16. The columns that a step multiplies are those that a lane finds
-// in 16 bytes: 32 i + 8 (lane % 4) + 4 (step % 2).
+// columns 16 i + lane / 4, and 8 more from sums[][2] on. Keys, then columns of values, are on the
+// tensor cores' side of 16. The columns that a step multiplies are those that a lane finds in 16
+// bytes of a key: 32 i + 8 (lane % 4) + 4 (step % 2).
 template <int DIM>
 struct State {
   float sums[DIM / 16][4], m[2], l[2];
@@ -160,74 +180,83 @@ struct State {
   }
 
   // The weights of 16 keys, of which those from `low` to `high` are seen, and how they rescale what
-  // was added before them.
+  // was added before them. Piece lane % 4 of key lane / 4 is at places[0], the fourth after it at
+  // places[1].
   __device__ void score(float (&weights)[4], float (&rescale)[2],
-                        const unsigned (&queries)[DIM / 16][2], const bf16* keys, int low, int high,
-                        float scale) {
-    const int row = threadIdx.x % 32 / 4, at = threadIdx.x % 4;
-    float even[4] = {}, odd[4] = {};
+                        const unsigned (&queries)[DIM / 16][2], const char* keys,
+                        const int (&places)[2], int low, int high, float scale) {
+    float even[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0};
+    uint4 x[DIM / 32], y[DIM / 32];  // all loads precede the first product
 #pragma unroll
     for (int j = 0; j < DIM / 32; j++) {
-      const int column = j * 32 + at * 8;
-      const uint4 x = *reinterpret_cast<const uint4*>(keys + place_in_ring<DIM>(row, column));
-      const uint4 y = *reinterpret_cast<const uint4*>(keys + place_in_ring<DIM>(row + 8, column));
-      const unsigned k0[4] = {x.x, y.x, x.y, y.y}, k1[4] = {x.z, y.z, x.w, y.w};
+      const char* at = keys + places[j % 2] + j / 2 * 128;
+      x[j] = *reinterpret_cast<const uint4*>(at);
+      y[j] = *reinterpret_cast<const uint4*>(at + 8 * DIM * 2);  // 8 keys later
+    }
+#pragma unroll
+    for (int j = 0; j < DIM / 32; j++) {
+      const unsigned k0[4] = {x[j].x, y[j].x, x[j].y, y[j].y};
+      const unsigned k1[4] = {x[j].z, y[j].z, x[j].w, y[j].w};
       multiply16(even, k0, queries[2 * j][0], queries[2 * j][1]);
       multiply16(odd, k1, queries[2 * j + 1][0], queries[2 * j + 1][1]);
     }
-    bool seen[4];
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const int key = row + j / 2 * 8;
-      seen[j] = key >= low && key < high;
-      weights[j] = seen[j] ? __fmul_rn(__fadd_rn(even[j], odd[j]), scale)
-                           : __uint_as_float(0xff800000u);
-    }
-#pragma unroll
-    for (int j = 0; j < 2; j++) {  // the lane's two queries
-      float top = fmaxf(weights[j], weights[j + 2]);
-      for (int mask = 16; mask >= 4; mask /= 2)
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, mask));
-      top = fmaxf(m[j], top);
-      rescale[j] = power(__fadd_rn(m[j], -top));
-      m[j] = top;
-      weights[j] = seen[j] ? power(__fadd_rn(weights[j], -top)) : 0.0f;
-      weights[j + 2] = seen[j + 2] ? power(__fadd_rn(weights[j + 2], -top)) : 0.0f;
-      float sum = __fadd_rn(weights[j], weights[j + 2]);
-      for (int mask = 16; mask >= 4; mask /= 2)
-        sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, mask));
-      l[j] = __fmaf_rn(l[j], rescale[j], sum);
-    }
-  }
-
-  // adds their values
-  __device__ void add(const float (&weights)[4], const float (&rescale)[2], const bf16* values,
-                      int low, int high) {
-    const int row = threadIdx.x % 32 / 4, at = threadIdx.x % 4;
-    const unsigned w0 = transpose8(narrow2(weights[0], weights[1]));
-    const unsigned w1 = transpose8(narrow2(weights[2], weights[3]));
-#pragma unroll
-    for (int i = 0; i < DIM / 64; i++) {
-      uint4 v[4];  // of keys 2 at, the next, and 8 later; 8 columns
+    for (int j = 0; j < 4; j++) weights[j] = __fmul_rn(__fadd_rn(even[j], odd[j]), scale);
+    if (low > 0 || high < BLOCK)  // a key that is not seen weighs 0
 #pragma unroll
       for (int j = 0; j < 4; j++) {
-        const int key = at * 2 + j % 2 + j / 2 * 8;
-        v[j] = *reinterpret_cast<const uint4*>(values + place_in_ring<DIM>(key, i * 64 + row * 8));
-        if (key < low || key >= high) v[j] = {};  // what is not seen may hold anything
+        const int key = threadIdx.x % 32 / 4 + j / 2 * 8;
+        if (key < low || key >= high) weights[j] = __uint_as_float(0xff800000u);
       }
-      const unsigned x[4][4] = {{v[0].x, v[0].y, v[0].z, v[0].w}, {v[1].x, v[1].y, v[1].z, v[1].w},
-                                {v[2].x, v[2].y, v[2].z, v[2].w}, {v[3].x, v[3].y, v[3].z, v[3].w}};
+    float top[2], sum[2];
 #pragma unroll
-      for (int n = 0; n < 4; n++) {
-        const int word = n / 2, half = n % 2;
-        const unsigned a[4] = {column_of(x[0][word], x[1][word], half),
-                               column_of(x[0][word + 2], x[1][word + 2], half),
-                               column_of(x[2][word], x[3][word], half),
-                               column_of(x[2][word + 2], x[3][word + 2], half)};
-        float(&sum)[4] = sums[i * 4 + n];
-        for (int j = 0; j < 4; j++) sum[j] = __fmul_rn(sum[j], rescale[j % 2]);
-        multiply16(sum, a, w0, w1);
+    for (int j = 0; j < 2; j++) top[j] = fmaxf(weights[j], weights[j + 2]);  // of a query
+#pragma unroll
+    for (int mask = 16; mask >= 4; mask /= 2)
+#pragma unroll
+      for (int j = 0; j < 2; j++) top[j] = fmaxf(top[j], __shfl_xor_sync(~0u, top[j], mask));
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+      top[j] = fmaxf(m[j], top[j]);
+      rescale[j] = power(__fadd_rn(m[j], -top[j]));
+      m[j] = top[j];
+      weights[j] = power(__fadd_rn(weights[j], -top[j]));
+      weights[j + 2] = power(__fadd_rn(weights[j + 2], -top[j]));
+      sum[j] = __fadd_rn(weights[j], weights[j + 2]);
+    }
+#pragma unroll
+    for (int mask = 16; mask >= 4; mask /= 2)
+#pragma unroll
+      for (int j = 0; j < 2; j++) sum[j] = __fadd_rn(sum[j], __shfl_xor_sync(~0u, sum[j], mask));
+#pragma unroll
+    for (int j = 0; j < 2; j++) l[j] = __fmaf_rn(l[j], rescale[j], sum[j]);
+  }
+
+  // Adds their values. Of a run of 16 columns the lane reads a piece of one value for the others, at
+  // places[run % 4], and 128 bytes later that of the fourth run after it.
+  __device__ void add(const float (&weights)[4], const float (&rescale)[2], const char* values,
+                      const int (&places)[4], int low, int high) {
+    const unsigned w0 = transpose8(narrow2(weights[0], weights[1]));
+    const unsigned w1 = transpose8(narrow2(weights[2], weights[3]));
+    unsigned v[DIM / 16][4];  // of keys 2 (lane % 4) and the next, and 8 later
+#pragma unroll
+    for (int i = 0; i < DIM / 16; i++) load_turned4(v[i], values + places[i % 4] + i / 4 * 128);
+    if (low > 0 || high < BLOCK) {  // what is not seen may hold anything
+      unsigned seen[2];
+#pragma unroll
+      for (int j = 0; j < 2; j++) {
+        const int key = threadIdx.x % 4 * 2 + j * 8;
+        seen[j] = (key >= low && key < high ? 0xffffu : 0) |
+                  (key + 1 >= low && key + 1 < high ? 0xffff0000u : 0);
       }
+#pragma unroll
+      for (int i = 0; i < DIM / 16; i++)
+        for (int j = 0; j < 4; j++) v[i][j] &= seen[j / 2];
+    }
+#pragma unroll
+    for (int i = 0; i < DIM / 16; i++) {
+      for (int j = 0; j < 4; j++) sums[i][j] = __fmul_rn(sums[i][j], rescale[j % 2]);
+      multiply16(sums[i], v[i], w0, w1);
     }
   }
 
@@ -237,12 +266,23 @@ struct State {
     for (int j = 0; j < 4; j++) {
       const int query = at * 2 + j % 2;
 #pragma unroll
-      for (int i = 0; i < DIM / 16; i += 4)
-        *reinterpret_cast<float4*>(out + query * (DIM + PAD) + i * 16 + row * 8 + j / 2 * 4) = {
-            sums[i][j], sums[i + 1][j], sums[i + 2][j], sums[i + 3][j]};
+      for (int i = 0; i < DIM / 16; i++)
+        out[query * (DIM + PAD) + i * 16 + j / 2 * 8 + row] = sums[i][j];
       ml[query * 2] = m[j % 2];
       ml[query * 2 + 1] = l[j % 2];
     }
+  }
+};
+
+// Divides by one number, again and again, without dividing.
+struct Divider {
+  int by;
+  unsigned factor;  // 2^32 / by, rounded up
+  __device__ int divide(int n, int& rest) const {
+    int quotient = static_cast<int>(__umulhi(n, factor));  // or one more
+    rest = n - quotient * by;
+    if (rest < 0) quotient--, rest += by;
+    return quotient;
   }
 };
 
@@ -253,11 +293,14 @@ __device__ inline void multiply(const Shape& a, const float* q, const int* rows,
                                 const int* page_table, const bf16* keys, const bf16* values,
                                 float* partial, char* shared) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, at = lane % 4;
-  bf16* ring = reinterpret_cast<bf16*>(shared) + warp * STAGES * 2 * BLOCK * DIM;
-  float* sums = reinterpret_cast<float*>(shared + WARPS * STAGES * 2 * BLOCK * DIM * 2);
+  const int SLOT = BLOCK * DIM * 2;  // bytes of 16 keys, or of their values
+  const int LINE = 256 / DIM;        // rows that a warp copies at once
+  char* ring = shared + warp * STAGES * 2 * SLOT;
+  float* sums = reinterpret_cast<float*>(shared + WARPS * STAGES * 2 * SLOT);
   float* ml = sums + 2 * WARPS * GROUP * (DIM + PAD);  // both twice: [2][WARPS][GROUP]...
   const int group = a.heads / a.kv_heads, parts = (group + GROUP - 1) / GROUP;
   const int groups = a.kv_heads * parts;
+  const Divider pages = {a.page, ~0u / a.page + 1};
 
   Tile tile = {}, to;  // that is computed; that is fetched
   const unsigned tiles = tile.seek(a, rows, groups, 0);
@@ -269,29 +312,45 @@ __device__ inline void multiply(const Shape& a, const float* q, const int* rows,
   // Fetching is STAGES blocks ahead of computing, and the page of the block after is on its way.
   // Keys and values are copied apart: a block's keys make room for others while its values are
   // added.
-  int fetching = begin, next = warp, fetched = 0, page = 0;
+  unsigned fetched = 0, used = 0;
+  int fetching = begin, next = warp, blocks_to = to.blocks(), start_to = to.start();
+  int head_to = to.group / parts, page = 0, rest = 0;
   long long from = 0;
+  int key_places[2], value_places[4], copy_places[8 / LINE];
+  for (int i = 0; i < 2; i++) key_places[i] = place_in_ring<DIM>(row, at + i * 4);
+  for (int i = 0; i < 4; i++)
+    value_places[i] = place_in_ring<DIM>(lane % 8 + lane / 16 * 8, i * 2 + lane / 8 % 2);
+  for (int i = 0; i < 8 / LINE; i++)
+    copy_places[i] = place_in_ring<DIM>(lane / (DIM / 8) + i * LINE, lane % (DIM / 8));
   auto look_up = [&]() {
-    while (fetching < end && next >= to.blocks()) {
-      if (++fetching < end) to.step(a, rows, groups);
+    while (fetching < end && next >= blocks_to) {
+      if (++fetching < end) {
+        to.step(a, rows, groups);
+        blocks_to = to.blocks();
+        start_to = to.start();
+        head_to = parts == 1 ? to.group : to.group / parts;
+      }
       next = warp;
     }
-    if (fetching < end) page = page_of(a, to, page_table, to.block(next));
+    if (fetching >= end) return;
+    const int place = pages.divide(start_to + next * BLOCK, rest);
+    page = page_table[to.sequence * a.pages_per_sequence + place];
   };
-  auto copy = [&](const bf16* cache, bf16* slot) {
-    if (fetching < end)
+  auto copy = [&](const bf16* cache, char* slot) {
+    if (fetching < end) {
+      const bf16* piece = cache + from + lane * 8;  // of a run: a block does not leave its page
 #pragma unroll
-      for (int key = lane / (DIM / 8); key < BLOCK; key += 256 / DIM)
-        copy16(slot + place_in_ring<DIM>(key, lane % (DIM / 8) * 8), cache + from + key * DIM);
+      for (int i = 0; i < BLOCK / LINE; i++)
+        copy16(slot + copy_places[i % (8 / LINE)] + i / (8 / LINE) * 8 * DIM * 2, piece + i * 256);
+    }
     end_copies();
   };
   auto fetch_keys = [&]() {
-    const int kv_head = parts == 1 ? to.group : to.group / parts;
-    from = row_of(a, kv_head, page, to.block(next)) + lane % (DIM / 8) * 8;
-    copy(keys, ring + fetched % STAGES * 2 * BLOCK * DIM);
+    from = static_cast<long long>((page * a.kv_heads + head_to) * a.page + rest) * DIM;
+    copy(keys, ring + fetched % STAGES * 2 * SLOT);
   };
   auto fetch_values = [&]() {
-    copy(values, ring + (fetched++ % STAGES * 2 + 1) * BLOCK * DIM);
+    copy(values, ring + (fetched++ % STAGES * 2 + 1) * SLOT);
     next += WARPS;
     look_up();
   };
@@ -302,7 +361,7 @@ __device__ inline void multiply(const Shape& a, const float* q, const int* rows,
     fetch_values();
   }
 
-  int used = 0, held = -1;
+  int held = -1;
   unsigned queries[DIM / 16][2];
   for (int number = begin; number < end; number++) {
     const int kv_head = parts == 1 ? tile.group : tile.group / parts;
@@ -313,27 +372,28 @@ __device__ inline void multiply(const Shape& a, const float* q, const int* rows,
       const float* x = q + static_cast<long long>(held + row) * DIM + at * 8;
 #pragma unroll
       for (int i = 0; i < DIM / 16; i++) {
-        const int at = i / 2 * 32 + i % 2 * 4;
-        queries[i][0] = row < count ? narrow2(x[at], x[at + 1]) : 0;
-        queries[i][1] = row < count ? narrow2(x[at + 2], x[at + 3]) : 0;
+        float4 columns = {};
+        if (row < count) columns = *reinterpret_cast<const float4*>(x + i / 2 * 32 + i % 2 * 4);
+        queries[i][0] = narrow2(columns.x, columns.y);
+        queries[i][1] = narrow2(columns.z, columns.w);
       }
     }
     State<DIM> state;
     state.begin();
-    const int blocks = tile.blocks();
-    for (int i = warp; i < blocks; i += WARPS) {
-      const bf16* slot = ring + used++ % STAGES * 2 * BLOCK * DIM;
-      const int block = tile.block(i);
-      const int low = tile.first() - block, high = tile.end() - block;
+    const int blocks = tile.blocks(), first = tile.first(), behind = tile.end();
+    int block = tile.start() + warp * BLOCK;  // the warp's next one
+    for (int i = warp; i < blocks; i += WARPS, block += WARPS * BLOCK) {
+      const char* slot = ring + used++ % STAGES * 2 * SLOT;
+      const int low = first - block, high = behind - block;
       float weights[4], rescale[2];
       wait_copies<2 * STAGES - 1>();
       __syncwarp();  // the others' copies are here too
-      state.score(weights, rescale, queries, slot, low, high, a.scale);
+      state.score(weights, rescale, queries, slot, key_places, low, high, a.scale);
       __syncwarp();
       fetch_keys();
       wait_copies<2 * STAGES - 1>();
       __syncwarp();
-      state.add(weights, rescale, slot + BLOCK * DIM, low, high);
+      state.add(weights, rescale, slot + SLOT, value_places, low, high);
       __syncwarp();
       fetch_values();
     }
@@ -341,8 +401,8 @@ __device__ inline void multiply(const Shape& a, const float* q, const int* rows,
     float* mine_ml = ml + number % 2 * WARPS * GROUP * 2;
     if (warp < blocks) state.leave(mine + warp * GROUP * (DIM + PAD), mine_ml + warp * GROUP * 2);
     __syncthreads();  // and the tile before the last one has been joined
-    float* out = partial + ((static_cast<long long>(tile.token) * a.splits + tile.split) * a.heads +
-                            head) * (DIM + 16);
+    const long long place = static_cast<long long>(tile.token) * a.splits + tile.split % a.splits;
+    float* out = partial + (place * a.heads + head) * (DIM + 16);
 #pragma unroll 1
     for (int i = threadIdx.x; i < count * DIM / 4; i += 256)
       join(out + i / (DIM / 4) * (DIM + 16), DIM, mine + i / (DIM / 4) * (DIM + PAD),
@@ -374,7 +434,9 @@ __device__ inline void walk(const Shape& a, const Tile& t, const float* q, const
     if (key < t.first() || key >= t.end()) continue;
     const T* row = keys + row_of(a, kv_head, page_of(a, t, page_table, key), key);
     float sum[4] = {};
-    for (int d = 0; d < a.head_dim; d++) sum[d % 4] = __fmaf_rn(widen(row[d]), x[d], sum[d % 4]);
+    for (int d = 0; d < a.head_dim; d += 4)
+#pragma unroll
+      for (int n = 0; n < 4; n++) sum[n] = __fmaf_rn(widen(row[d + n]), x[d + n], sum[n]);
     score[i] = __fmul_rn(__fadd_rn(__fadd_rn(sum[0], sum[1]), __fadd_rn(sum[2], sum[3])), a.scale);
     m = fmaxf(m, score[i]);
   }
@@ -401,7 +463,8 @@ __device__ inline void walk(const Shape& a, const Tile& t, const float* q, const
   __syncthreads();
   const int skipped = (t.first() - begin) / SHARE;
   const int warps = (t.end() - 1 - begin) / SHARE + 1 - skipped;
-  const long long row = (static_cast<long long>(t.token) * a.splits + t.split) * a.heads + head;
+  const long long place = static_cast<long long>(t.token) * a.splits + t.split % a.splits;
+  const long long row = place * a.heads + head;
   for (int d = threadIdx.x * 4; d < a.head_dim; d += 256 * 4)
     join(partial + row * (a.head_dim + 16), a.head_dim, sums + skipped * a.head_dim, a.head_dim,
          ml + skipped * 2, 2, d, warps);

@@ -135,6 +135,10 @@ inline unsigned narrow2(float low, float high) {
   return mk_narrowed(low) | unsigned(mk_narrowed(high)) << 16;
 }
 inline unsigned transpose8(unsigned pair) { return mk_turned8(pair); }
+inline void load_turned4(unsigned (&m)[4], const void* row) {
+  mk_matrix4(m, row);
+  for (unsigned& pair : m) pair = mk_turned8(pair);
+}
 inline void load_matrix4(unsigned (&m)[4], const void* row) { mk_matrix4(m, row); }
 inline void multiply16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   mk_product16(d, a, b0, b1);
