@@ -19,7 +19,15 @@ import numpy as np
 
 import mkport
 from mkport.engine.bench.decode import commit
-from mkport.engine.bench.gpu_contestants import Clock, Separate, read_bandwidth, timed
+from mkport.engine.bench.gpu_contestants import (
+    Clock,
+    Separate,
+    TooLong,
+    build_ahead,
+    read_bandwidth,
+    timed,
+    within,
+)
 from mkport.engine.bench.gpu_decode import DATASHEET, phases
 from mkport.engine.bench.gpu_law import law
 from mkport.engine.bench.gpu_source import Source, machine_on
@@ -30,7 +38,6 @@ from mkport.machines.cuda.ahead import Ahead
 from mkport.machines.cuda.gpu import check_room, gpu
 from mkport.machines.cuda.machine import CudaMachine
 from mkport.machines.cuda.nvrtc import nvrtc
-from mkport.models.cohere2 import CohereConfig
 from mkport.plan import Graph
 from mkport.plan.bytes import distinct, step_bytes
 from mkport.trace import Trace, render, summarise
@@ -41,6 +48,8 @@ CONTESTANTS = (OURS, SEPARATE, PYTORCH)
 FORMS = ("grouped", "gathered")  # of PyTorch's experts
 ADVICE = "Measure a smaller batch or context."
 CHAIN = 64  # steps
+TURNS_S = 10.0  # for the rounds of a batch
+COMPILE_S = 40.0  # for each form of PyTorch's step
 
 
 @dataclass
@@ -70,15 +79,20 @@ def compare(
     against: Sequence[str] = CONTESTANTS[1:],
     rounds: int = 20,
     say: Callable[[str], object] = lambda line: None,
+    save: Callable[[dict[str, Any]], object] = lambda report: None,
+    tuned: bool = False,
 ) -> tuple[dict[str, Any], Trace]:
     """Measures every batch; returns the report as data and the trace of the last batch's step.
 
-    `batches` [runs] are sequences side by side, `context` the positions of each. Raises UserError
-    when the GPU has too little room, or logits are wrong.
+    `batches` [runs] are sequences side by side, `context` the positions of each; `save` gets the
+    report after each batch, `tuned` lets PyTorch's compiler try settings. Raises UserError when the
+    GPU has too little room, or logits are wrong.
     """
     graphs = {batch: source.graph(batch, context) for batch in batches}
     widest = graphs[max(batches)]
     check_room(needs(widest.tensors), ADVICE)
+    if SEPARATE in against:
+        build_ahead({node.op.name: node.op for node in widest.nodes}.values())
     say("weights")
     started = time.perf_counter()
     held = source.hold(widest, context)
@@ -86,7 +100,9 @@ def compare(
     bandwidth = read_bandwidth(max(held.values(), key=lambda a: a.nbytes))
     results: list[Batch] = []
     for batch in batches:
-        result, trace = _one(source, graphs[batch], held, batch, context, against, rounds, say)
+        result, trace = _one(
+            source, graphs[batch], held, batch, context, against, rounds, say, tuned
+        )
         sheet = DATASHEET.get(gpu().name)
         for name, samples in result.samples.items():
             speed = result.nbytes / statistics.median(samples)
@@ -94,13 +110,16 @@ def compare(
             if sheet is not None:
                 result.shares[name]["of_datasheet"] = speed / sheet
         results.append(result)
+        save(_report(source, context, bandwidth, drawn, results))
         gc.collect()
+        if PYTORCH in against:
+            _give_back()
     return _report(source, context, bandwidth, drawn, results), trace
 
 
 def _one(
     source: Source, graph: Graph, held: dict[str, Any], batch: int, context: int,
-    against: Sequence[str], rounds: int, say: Callable[[str], object],
+    against: Sequence[str], rounds: int, say: Callable[[str], object], tuned: bool,
 ) -> tuple[Batch, Trace]:  # fmt: skip
     import cupy
 
@@ -116,6 +135,7 @@ def _one(
     free, total = cupy.cuda.runtime.memGetInfo()  # before the others take any
     contestants: dict[str, Any] = {OURS: machine.launch}
     if SEPARATE in against:
+        say(f"batch {batch}: {SEPARATE}")
         apart = Separate(graph, machine.tensors, batch)
         machine.poison()
         apart()
@@ -123,18 +143,20 @@ def _one(
         verdicts[SEPARATE] = {"same_bits_as_megakernel": same, "launches": apart.launches}
         contestants[SEPARATE] = apart
     if PYTORCH in against:
-        if isinstance(source.config, CohereConfig):
-            verdicts[OURS] |= law(source, held, batch, context)
-            step = TorchStep(source.config, machine.tensors, batch, context)
-            for form in FORMS if source.config.experts else FORMS[:1]:
-                name = f"{PYTORCH}, experts {form}" if source.config.experts else PYTORCH
-                contestants[name], verdicts[name] = _pytorch(step, form)
-        else:
-            verdicts[PYTORCH] = {"absent": "the plain step is written for the Cohere families"}
-    say(f"batch {batch}: {rounds} rounds")
+        say(f"batch {batch}: law")
+        verdicts[OURS] |= law(source, held, batch, context)
+        step = TorchStep(source.config, machine.tensors, batch, context)
+        mixed = getattr(source.config, "experts", None) is not None
+        for form in FORMS if mixed else FORMS[:1]:
+            name = f"{PYTORCH}, experts {form}" if mixed else PYTORCH
+            say(f"batch {batch}: {name}")
+            contestants[name], verdicts[name] = _pytorch(step, form, tuned)
+    absent = [name for name, run in contestants.items() if run is None]
+    say(f"batch {batch}: {rounds} rounds" + "".join(f", without {name}" for name in absent))
     clock = Clock()
     clocks = [clock.read()]
-    samples = timed(contestants, rounds)
+    there = {name: run for name, run in contestants.items() if run is not None}
+    samples = timed(there, rounds, TURNS_S)
     clocks.append(clock.read())
     machine.check()
     chained = _chained(machine, batch, context)
@@ -187,17 +209,36 @@ def _chained(machine: CudaMachine, batch: int, context: int) -> float:
     return took / CHAIN
 
 
-def _pytorch(step: TorchStep, form: str) -> tuple[Callable[[], None], dict[str, Any]]:
-    """PyTorch's step as one CUDA graph, and what it took to compile."""
+def _pytorch(
+    step: TorchStep, form: str, tuned: bool
+) -> tuple[Callable[[], None] | None, dict[str, Any]]:
+    """PyTorch's step as one CUDA graph, and what it took to compile; none when that is too long."""
     import torch
 
+    about = {"torch": torch.__version__, "tuned": tuned}
+    limit = COMPILE_S * (4 if tuned else 1)
     started = time.perf_counter()
-    graph = step.capture(form)
+    try:
+        with within(limit):
+            layer, ends = step.compiled(form, tuned)
+    except Exception as error:  # a compiler wraps what ends it
+        over = time.perf_counter() - started >= limit or isinstance(error, TooLong)
+        torch._dynamo.reset()
+        reason = f"not compiled in {limit:.0f} s" if over else f"{type(error).__name__}: {error}"
+        return None, about | {"absent": reason[:300]}
     took = time.perf_counter() - started
+    graph = step.capture(layer, ends, form)
     graph.replay()
     torch.cuda.synchronize()
     finite = bool(torch.isfinite(graph.logits).all())
-    return graph.replay, {"finite": finite, "compile_s": took, "torch": torch.__version__}
+    return graph.replay, about | {"finite": finite, "compile_s": took}
+
+
+def _give_back() -> None:
+    """Returns what PyTorch holds of the GPU's memory but does not use."""
+    import torch
+
+    torch.cuda.empty_cache()
 
 
 def _used(config: Any, batch: int) -> float:

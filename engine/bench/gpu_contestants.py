@@ -1,14 +1,20 @@
 """The contestants of the GPU's decode benchmark, on the same weights, cache and inputs: the
-megakernel, the same step as separate kernels in one CUDA graph, and plain PyTorch."""
+megakernel, the same step as separate kernels in one CUDA graph, and plain PyTorch; and how they
+take turns."""
 
+import signal
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from mkport.machines.cuda.gpu import gpu, load
+from mkport.declare import Op
+from mkport.machines.cuda.gpu import compiled, gpu, load
 from mkport.plan import Graph
 from mkport.testing.cuda_forms import GpuLaunch, standalone_source
 from mkport.testing.parts import load_part
@@ -54,6 +60,17 @@ def seconds(run: Any) -> float:
     return float(cupy.cuda.get_elapsed_time(begin, end)) / 1e3
 
 
+def build_ahead(ops: Iterable[Op]) -> list[Future[Any]]:
+    """Begins to compile the ops' standalone kernels, side by side; a list of [ops], which
+    `Separate` need not wait for."""
+    gpu()  # asked for once, before the threads
+    sources = dict.fromkeys(standalone_source(op) for op in ops)
+    pool = ThreadPoolExecutor(max(len(sources), 1))
+    futures = [pool.submit(compiled, source) for source in sources]
+    pool.shutdown(wait=False)
+    return futures
+
+
 class Separate:
     """A step graph's nodes as their standalone kernels, a launch or two each, in one CUDA graph.
 
@@ -93,18 +110,48 @@ class Separate:
         self._graph.replay()
 
 
-def timed(contestants: Mapping[str, Any], rounds: int) -> dict[str, list[float]]:
-    """Seconds of a step of every contestant and round. They take turns, each round in another
-    order; a step of each goes before the first round."""
+def timed(
+    contestants: Mapping[str, Any], rounds: int, limit_s: float, clock: Any = seconds
+) -> dict[str, list[float]]:
+    """Seconds of a step of every contestant and round, by `clock`. They take turns, each round in
+    another order; a step of each goes before the first round. No round begins once `limit_s`
+    seconds are over, but one is made."""
     names = list(contestants)
     samples: dict[str, list[float]] = {name: [] for name in names}
     for name in names:
-        seconds(contestants[name])
+        clock(contestants[name])
+    started = time.perf_counter()
     for turn in range(rounds):
+        if turn and time.perf_counter() - started > limit_s:
+            break
         for place in range(len(names)):
             name = names[(turn + place) % len(names)]
-            samples[name].append(seconds(contestants[name]))
+            samples[name].append(clock(contestants[name]))
     return samples
+
+
+class TooLong(Exception):
+    """What was given a time has not ended in it."""
+
+
+@contextmanager
+def within(limit_s: float) -> Iterator[None]:
+    """Raises TooLong in what it holds after `limit_s` seconds; another thread than the main one it
+    lets run."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def over(number: int, frame: object) -> None:
+        raise TooLong(f"not done in {limit_s:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class Clock:

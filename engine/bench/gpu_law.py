@@ -9,9 +9,18 @@ from mkport.engine.bench.gpu_source import Source, machine_on
 from mkport.engine.bench.torch_step import TorchStep
 from mkport.testing.law import measure
 
-LAYERS = 3  # that the law is applied to: dense, and twice experts
+LAYERS = 3  # that the law is applied to; of North Mini Code: dense, and twice experts
 CLEAR = 2.0**-8  # a choice that leads by less, in deviations of the scores, may be another
 DRAWS = 8  # of tokens, in search of rows whose choices are all clear
+
+
+def first_layers(config: Any, count: int) -> Any:
+    """A family's config less the layers behind the first `count`."""
+    if config.layers <= count:
+        return config
+    each = ("windows", "rotated", "dense", "sparse")  # what a family says layer by layer
+    cut = {name: getattr(config, name)[:count] for name in each if hasattr(config, name)}
+    return replace(config, layers=count, **cut)
 
 
 def law(source: Source, held: dict[str, Any], batch: int, context: int) -> dict[str, Any]:
@@ -24,14 +33,7 @@ def law(source: Source, held: dict[str, Any], batch: int, context: int) -> dict[
     import cupy
     import torch
 
-    few = LAYERS
-    config = replace(
-        source.config,
-        layers=few,
-        windows=source.config.windows[:few],
-        rotated=source.config.rotated[:few],
-        dense=source.config.dense[:few],
-    )
+    config = first_layers(source.config, LAYERS)
     graph = replace(source, config=config).graph(batch, context)
     machine = machine_on(graph, held, batch, context, config.vocab)[0]
     step = TorchStep(config, machine.tensors, batch, context)
@@ -56,7 +58,7 @@ def law(source: Source, held: dict[str, Any], batch: int, context: int) -> dict[
     machine.step()
     found = measure(machine.tensors["logits"].get()[clear], truth[clear], plain[clear], 2.0**-8)
     return {
-        "layers": few,
+        "layers": config.layers,
         "clear_rows": int(clear.sum()),
         "error": found.error,
         "allowed": found.allowed,

@@ -16,8 +16,8 @@ def table(report: Mapping[str, Any]) -> str:
     lines = [
         f"Decode steps of {report['model']}, bfloat16, {report['context']} positions, on one "
         f"{report['gpu']} that reads {read:.2f} TB/s ({versions}, commit {report['commit']}). "
-        f"Medians of {rounds} steps of each, in turns, on the same weights; what was compared "
-        "first stands in the last column.",
+        f"Medians of {rounds} steps of each or fewer, in turns, on the same weights; what was "
+        "compared first stands in the last column.",
         "",
         "| batch | what | ms a step | tokens/s | of the datasheet | of measured reads | GB a step "
         "| compared |",
@@ -38,6 +38,13 @@ def table(report: Mapping[str, Any]) -> str:
         f"{b['batch'] / b['chained_s']:.0f} tokens/s at batch {b['batch']}"
         for b in report["batches"]
     )
+    missing = [
+        f"At batch {batch['batch']}, {name} is missing: {verdict['absent']}."
+        for batch in report["batches"]
+        for name, verdict in batch["verdicts"].items()
+        if "absent" in verdict
+    ]
+    lines += ["", *missing] if missing else []
     lines += ["", f"With each step's tokens fed to the next and read by the host: {fed}."]
     return "\n".join(lines) + "\n"
 
@@ -67,12 +74,15 @@ def draw(report: Mapping[str, Any], file: Path) -> None:
     import matplotlib.pyplot as plt
 
     batches = report["batches"]
-    names = list(batches[0]["samples"])
+    names = list(dict.fromkeys(name for b in batches for name in b["samples"]))
     figure, axes = plt.subplots(figsize=(8, 4.5))
     width = 0.8 / len(names)
     for place, name in enumerate(names):
-        speeds = [b["batch"] / statistics.median(b["samples"][name]) for b in batches]
-        at = [i + (place - (len(names) - 1) / 2) * width for i in range(len(batches))]
+        there = [i for i, b in enumerate(batches) if name in b["samples"]]
+        speeds = [
+            batches[i]["batch"] / statistics.median(batches[i]["samples"][name]) for i in there
+        ]
+        at = [i + (place - (len(names) - 1) / 2) * width for i in there]
         bars = axes.bar(at, speeds, width * 0.92, label=name, color=COLOURS[place])
         axes.bar_label(bars, fmt="%.0f", fontsize=8)
     sheet = report["datasheet_bytes_per_s"] or report["read_bytes_per_s"]

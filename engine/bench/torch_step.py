@@ -1,5 +1,5 @@
 """A decode step in plain PyTorch on a machine's own weights: the baseline of the GPU benchmark, and
-in float32 what both are held to. Written for the Cohere families, dense and with experts.
+in float32 what both are held to.
 
 The step is what a careful user would write: torch.compile on a layer, one key-value cache without
 pages, one CUDA graph; for the experts either grouped products, which read each chosen expert once,
@@ -8,12 +8,38 @@ made.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from mkport.models.base import DecoderConfig
 from mkport.models.cohere2 import CohereConfig
 from mkport.models.step import FULL_TABLE, WINDOW_TABLE
+
+OUTER = ("model.", "lm_head.")  # what the names of weights begin with
+
+
+class Kind(NamedTuple):
+    """What a layer is like; layers of a kind are compiled once."""
+
+    window: int  # keys; 0: all
+    dense: bool  # a gated feed-forward, not experts
+    rotated: bool
+    parallel: bool  # attention and feed-forward read the same input
+    pairs: bool  # a rotated pair is 2 i and 2 i + 1, not i and i + half
+
+
+def kinds(config: DecoderConfig) -> list[Kind]:
+    """The kind of every layer."""
+    every = range(config.layers)
+    cohere = isinstance(config, CohereConfig)
+    windows = getattr(config, "windows", (getattr(config, "window", 0),) * config.layers)
+    rotated = getattr(config, "rotated", (True,) * config.layers)
+    mixed = getattr(config, "experts", None) is not None
+    sparse = getattr(config, "sparse", (mixed,) * config.layers)
+    dense = [bool(config.dense[i]) if isinstance(config, CohereConfig) else not sparse[i]
+             for i in every]  # fmt: skip
+    return [Kind(windows[i], dense[i], rotated[i], cohere, cohere) for i in every]
 
 
 def view(array: Any) -> Any:
@@ -32,10 +58,11 @@ class TorchStep:
     """
 
     def __init__(
-        self, config: CohereConfig, tensors: Mapping[str, Any], rows: int, context: int
+        self, config: DecoderConfig, tensors: Mapping[str, Any], rows: int, context: int
     ) -> None:
         self.config, self.rows, self.context = config, rows, context
-        self._weights = {n: view(a) for n, a in tensors.items() if n.startswith("model.")}
+        self._kinds = kinds(config)
+        self._weights = {n: view(a) for n, a in tensors.items() if n.startswith(OUTER)}
         self.tokens = view(tensors["tokens"])[:rows].long()
         half = config.head_dim // 2
         angles = view(tensors["rope"])[context - 1] if "rope" in tensors else None
@@ -48,26 +75,34 @@ class TorchStep:
 
     def _unpaged(self, tensors: Mapping[str, Any], layer: int, part: str) -> Any:
         """[rows, kv_heads, context, head_dim] of a layer's keys or values."""
-        name = WINDOW_TABLE if self.config.windows[layer] else FULL_TABLE
-        table = view(tensors[name])[: self.rows].long()
+        windowed = self._kinds[layer].window and WINDOW_TABLE in tensors
+        table = view(tensors[WINDOW_TABLE if windowed else FULL_TABLE])[: self.rows].long()
         pages = view(tensors[f"cache.{layer}.{part}"])[table]  # [rows, pages, heads, page, dim]
         rows, count, heads, page, dim = pages.shape
         flat = pages.transpose(1, 2).reshape(rows, heads, count * page, dim)
         return flat[:, :, : self.context].contiguous()
 
-    def capture(self, form: str) -> Any:
-        """The compiled step as a CUDA graph; `.replay()` runs it, `.logits` is its output."""
+    def compiled(self, form: str, tuned: bool = False) -> tuple[Any, Any]:
+        """A layer and the step's end, compiled for `capture`. With `tuned` the compiler tries its
+        kernels' settings, which takes minutes."""
         import torch
 
         torch._dynamo.config.cache_size_limit = 64
-        # of the compiler's own choices the fastest; one row's products become fused reductions
-        torch._inductor.config.coordinate_descent_tuning = True
-        layer = torch.compile(_layer, dynamic=False)
-        ends = torch.compile(_ends, dynamic=False)
-        stream = torch.cuda.Stream()
-        with torch.no_grad(), torch.cuda.stream(stream):
-            for _ in range(3):
+        torch._inductor.config.coordinate_descent_tuning = tuned
+        layer, ends = torch.compile(_layer, dynamic=False), torch.compile(_ends, dynamic=False)
+        with torch.no_grad():
+            for _ in range(2):
                 self.run(torch.bfloat16, layer, ends, form)
+        return layer, ends
+
+    def capture(self, layer: Any, ends: Any, form: str) -> Any:
+        """The step as a CUDA graph; `.replay()` runs it, `.logits` is its output."""
+        import torch
+
+        stream = torch.cuda.Stream()
+        torch.cuda.synchronize()
+        with torch.no_grad(), torch.cuda.stream(stream):
+            self.run(torch.bfloat16, layer, ends, form)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.no_grad(), torch.cuda.graph(graph, stream=stream):
@@ -90,29 +125,26 @@ class TorchStep:
         """
         config, weights = self.config, self._weights
         x = weights["model.embed_tokens.weight"][self.tokens].to(dtype)
-        for number in range(config.layers):
+        for number, kind in enumerate(self._kinds):
             prefix = f"model.layers.{number}."
             own = {n[len(prefix) :]: w for n, w in weights.items() if n.startswith(prefix)}
-            angles = (self._cos, self._sin) if config.rotated[number] else None
-            kind = config.windows[number], bool(config.dense[number])  # one compilation a kind
+            angles = (self._cos, self._sin) if kind.rotated else None
             k, v = self._caches[number]
             place = self.context - 1
             x = (layer or _layer)(x, own, k, v, angles, config, kind, place, form, margins)
-        return (ends or _ends)(
-            x, weights["model.norm.weight"], weights["model.embed_tokens.weight"], config
-        )
+        return (ends or _ends)(x, weights["model.norm.weight"], weights[config.table], config)
 
 
-def _norm(x: Any, w: Any, config: CohereConfig) -> Any:
+def _norm(x: Any, w: Any, config: DecoderConfig) -> Any:
     import torch.nn.functional as F
 
     wide = x.float()
-    if config.mean:
+    if getattr(config, "mean", False):
         return F.layer_norm(wide, wide.shape[-1:], w, None, config.norm_eps).to(x.dtype)
     return F.rms_norm(wide, wide.shape[-1:], w, config.norm_eps).to(x.dtype)
 
 
-def _ends(x: Any, norm: Any, table: Any, config: CohereConfig) -> Any:
+def _ends(x: Any, norm: Any, table: Any, config: DecoderConfig) -> Any:
     h = _norm(x, norm, config)
     if h.dtype == table.dtype:
         return h @ table.T
@@ -126,30 +158,58 @@ def _wide_product(h: Any, w: Any) -> Any:
     return torch.cat([h @ part.to(h.dtype).T for part in w.split(16384)], dim=-1)
 
 
-def _rotate(x: Any, angles: Any) -> Any:
-    """Pairs (2 i, 2 i + 1) of [rows, heads, head_dim]."""
+def _rotate(x: Any, angles: Any, pairs: bool) -> Any:
+    """Of [rows, heads, head_dim]; `pairs` as in `Kind`."""
     import torch
 
     cos, sin = angles
-    a, b = x.float()[..., 0::2], x.float()[..., 1::2]
-    return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2).to(x.dtype)
+    wide = x.float()
+    a, b = (wide[..., 0::2], wide[..., 1::2]) if pairs else wide.chunk(2, dim=-1)
+    turned = a * cos - b * sin, a * sin + b * cos
+    both = torch.stack(turned, dim=-1).flatten(-2) if pairs else torch.cat(turned, dim=-1)
+    return both.to(x.dtype)
 
 
 def _layer(
-    x: Any, w: Mapping[str, Any], k_cache: Any, v_cache: Any, angles: Any, config: CohereConfig,
-    kind: tuple[int, bool], position: int, form: str, margins: list[Any] | None,
+    x: Any, w: Mapping[str, Any], k_cache: Any, v_cache: Any, angles: Any, config: DecoderConfig,
+    kind: Kind, position: int, form: str, margins: list[Any] | None,
 ) -> Any:  # fmt: skip
     import torch
+
+    h = _norm(x, w["input_layernorm.weight"], config)
+    a = _attention(h, w, k_cache, v_cache, angles, config, kind, position)
+    if not kind.parallel:
+        x = x + a
+        h = _norm(x, w["post_attention_layernorm.weight"], config)
+        return x + (
+            _gated(h, w, "mlp") if kind.dense else _experts(h, w, config, form, margins)
+        )  # fmt: skip
+    if kind.dense:
+        return x + a + _gated(h, w, "mlp")
+    f = _experts(h, w, config, form, margins)
+    if getattr(config, "shared", 0):
+        f = f + _gated(h, w, "mlp.shared_experts")
+    return torch.add(x + a, f)
+
+
+def _attention(
+    h: Any, w: Mapping[str, Any], k_cache: Any, v_cache: Any, angles: Any, config: DecoderConfig,
+    kind: Kind, position: int,
+) -> Any:  # fmt: skip
     import torch.nn.functional as F
 
-    rows, dtype = x.shape[0], x.dtype
-    h = _norm(x, w["input_layernorm.weight"], config)
+    rows, dtype = h.shape[0], h.dtype
     q, k, v = (
         (h @ w[f"self_attn.{part}_proj.weight"].to(dtype).T).view(rows, -1, config.head_dim)
         for part in "qkv"
     )
+    if "self_attn.q_norm.weight" in w:
+        q, k = (
+            _norm(part, w[f"self_attn.{name}_norm.weight"], config)
+            for part, name in ((q, "q"), (k, "k"))
+        )
     if angles is not None:
-        q, k = _rotate(q, angles), _rotate(k, angles)
+        q, k = _rotate(q, angles, kind.pairs), _rotate(k, angles, kind.pairs)
     if dtype == k_cache.dtype:
         k_cache[:, :, position] = k
         v_cache[:, :, position] = v
@@ -157,17 +217,10 @@ def _layer(
     else:
         keys, values = k_cache.to(dtype), v_cache.to(dtype)
         keys[:, :, position], values[:, :, position] = k, v
-    window, dense = kind
-    if window:
-        keys, values = keys[:, :, -window:], values[:, :, -window:]
+    if kind.window:
+        keys, values = keys[:, :, -kind.window :], values[:, :, -kind.window :]
     a = F.scaled_dot_product_attention(q.unsqueeze(2), keys, values, enable_gqa=True)
-    a = a.reshape(rows, -1) @ w["self_attn.o_proj.weight"].to(dtype).T
-    if dense:
-        return x + a + _gated(h, w, "mlp")
-    f = _experts(h, w, config, form, margins)
-    if config.shared:
-        f = f + _gated(h, w, "mlp.shared_experts")
-    return torch.add(x + a, f)
+    return a.reshape(rows, -1) @ w["self_attn.o_proj.weight"].to(dtype).T
 
 
 def _gated(h: Any, w: Mapping[str, Any], prefix: str) -> Any:
@@ -180,13 +233,12 @@ def _gated(h: Any, w: Mapping[str, Any], prefix: str) -> Any:
 
 
 def _experts(
-    h: Any, w: Mapping[str, Any], config: CohereConfig, form: str, margins: list[Any] | None
+    h: Any, w: Mapping[str, Any], config: Any, form: str, margins: list[Any] | None
 ) -> Any:
     import torch
     import torch.nn.functional as F
 
     e = config.experts
-    assert e is not None
     scores = (h @ w["mlp.gate.weight"].to(h.dtype).T).float()
     if margins is not None:
         best = scores.topk(e.top + 1, dim=-1).values

@@ -4,8 +4,9 @@ the same weights, in turns."""
 import importlib.util
 import json
 import sys
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -38,6 +39,9 @@ def command(
     ] = None,
     alone: Annotated[bool, typer.Option("--alone", help="Against nothing.")] = False,
     rounds: Annotated[int, typer.Option(help="Samples of each contestant.", min=1)] = 20,
+    tuned: Annotated[
+        bool, typer.Option("--tuned", help="Let PyTorch's compiler try settings: minutes a batch.")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option("-o", "--out", help="Write JSON here, and table and pictures beside it."),
@@ -73,17 +77,22 @@ def command(
     else:
         source = Source.of(open_model(model, None, machine="cuda"))
     names = [] if alone else against or list(BASELINES)
-    report, trace = compare(source, batch or [1], context, names, rounds, _say)
+    started = time.perf_counter()
+
+    def say(line: str) -> None:
+        print(f"{time.perf_counter() - started:6.1f} s: {line} ...", file=sys.stderr, flush=True)
+
+    def save(report: dict[str, Any]) -> None:
+        if out is not None:
+            write_text(out, json.dumps(report, indent=1) + "\n")
+            write_text(out.with_suffix(".md"), table(report))
+
+    report, trace = compare(source, batch or [1], context, names, rounds, say, save, tuned)
     if out is not None:
-        write_text(out, json.dumps(report, indent=1) + "\n")
-        write_text(out.with_suffix(".md"), table(report))
+        say("pictures")
         if importlib.util.find_spec("matplotlib"):
             from mkport import trace as tracing
 
             draw(report, out.with_suffix(".svg"))
             tracing.draw(trace, out.with_name(f"{out.stem}_step.png"))
     emit(report, as_json, lambda console: print(table(report), end=""))
-
-
-def _say(line: str) -> None:
-    print(f"{line} ...", file=sys.stderr, flush=True)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mkport.engine.bench.gpu_contestants import TooLong, timed, within
+from mkport.engine.bench.gpu_law import first_layers
 from mkport.engine.bench.gpu_report import draw, table
 from mkport.engine.bench.gpu_serving.page import page
-from mkport.engine.bench.torch_step import TorchStep
+from mkport.engine.bench.torch_step import TorchStep, kinds
 from mkport.engine.decoder import Decoder
 from mkport.engine.load import load
 from mkport.engine.synth import synthesise
+from mkport.models import parse_config
+from mkport.models.sizes import TINY, config_of
 from tests.engine.checkpoints import one_program
 
 REPORT: dict[str, Any] = {
@@ -41,7 +46,7 @@ REPORT: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("family", ["cohere2", "cohere2_moe"])
+@pytest.mark.parametrize("family", list(TINY))
 def test_the_plain_step_is_the_cpu_machine_s(tmp_path: Path, family: str) -> None:
     """Its float32 run, on the machine's own tensors, with a cache that a prompt has filled."""
     import torch
@@ -56,7 +61,7 @@ def test_the_plain_step_is_the_cpu_machine_s(tmp_path: Path, family: str) -> Non
             decoder.prefill(sequence, ids[sequence : 39 + sequence])
         rows = [(0, 39, 7), (1, 39, 9)]
         _, logits = decoder.step(rows, [0, 1])
-        step = TorchStep(decoder.model.config, decoder.machine.tensors, 2, 40)  # type: ignore[arg-type]
+        step = TorchStep(decoder.model.config, decoder.machine.tensors, 2, 40)
         with torch.no_grad():
             margins: list[Any] = []
             plain = step.run(torch.float32, margins=margins).numpy()
@@ -64,7 +69,8 @@ def test_the_plain_step_is_the_cpu_machine_s(tmp_path: Path, family: str) -> Non
         assert np.abs(plain - logits).max() < 1e-3 * np.abs(logits).max()
         assert (plain.argmax(1) == logits.argmax(1)).all()
         assert np.abs(rough - plain).max() < 0.1 * np.abs(plain).max()
-        assert len(margins) == (4 if family == "cohere2_moe" else 0)
+        sparse = {"cohere2_moe": 4, "mixtral": 2, "qwen3_moe": 2}
+        assert len(margins) == sparse.get(family, 0)
         assert all((lead > 0).all() and lead.shape == (2,) for lead in margins)
 
 
@@ -80,6 +86,52 @@ def test_the_table_says_what_was_measured_and_compared() -> None:
     batch = REPORT["batches"][0] | {"verdicts": {"megakernel": wrong, "PyTorch": {"finite": False}}}
     assert "NOT LAWFUL" in table(REPORT | {"batches": [batch]})
     assert "NOT FINITE" in table(REPORT | {"batches": [batch]})
+
+
+def test_a_contestant_that_is_missing_is_told_and_not_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    report = deepcopy(REPORT)
+    report["batches"].append(deepcopy(REPORT["batches"][0]) | {"batch": 4})
+    del report["batches"][0]["samples"]["PyTorch"]
+    report["batches"][0]["verdicts"]["PyTorch"] = {"absent": "not compiled in 40 s"}
+    assert "At batch 2, PyTorch is missing: not compiled in 40 s." in table(report)
+    draw(report, tmp_path / "picture.svg")
+    assert "PyTorch" in (tmp_path / "picture.svg").read_text()
+
+
+def test_contestants_take_turns_and_stop_in_time() -> None:
+    order: list[str] = []
+
+    def clock(run: str) -> float:
+        order.append(run)
+        time.sleep(0.01)
+        return 1.0
+
+    names = {name: name for name in "abc"}
+    assert timed(names, 2, 60.0, clock) == {name: [1.0, 1.0] for name in "abc"}
+    assert "".join(order) == "abc" + "abc" + "bca"  # one of each first
+    samples = timed(names, 1000, 0.05, clock)
+    assert 1 <= len(samples["a"]) < 10 and len(set(map(len, samples.values()))) == 1
+    assert timed(names, 5, 0.0, clock)["c"] == [1.0]
+
+
+def test_what_takes_too_long_is_ended() -> None:
+    started = time.perf_counter()
+    with pytest.raises(TooLong), within(0.05):
+        while time.perf_counter() - started < 10:
+            pass
+    assert time.perf_counter() - started < 5
+    with within(0.05):
+        pass
+    time.sleep(0.1)  # the alarm is off again
+
+
+@pytest.mark.parametrize("family", list(TINY))
+def test_the_law_s_model_is_the_first_layers(family: str) -> None:
+    config = parse_config(config_of(family, "tiny"))
+    cut = first_layers(config, 1)
+    assert cut.layers == 1 and kinds(cut) == kinds(config)[:1]
+    assert first_layers(config, 99) is config
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from mkport.cache import cache_dir
@@ -144,13 +145,9 @@ def _gigabytes(size: int) -> str:
     return f"{size / 1e9:.2f} GB"
 
 
-@cache
-def load(source: str, kernel: str, cooperative: bool = False) -> Any:
-    """Compiles a CUDA file for the device, or takes it from the cache: a `cupy.RawKernel`.
-
-    `cooperative` launches are refused by the driver when their blocks cannot all be resident.
-    Raises UserError when the driver is older than the compiler.
-    """
+def compiled(source: str) -> Path:
+    """The machine code of a CUDA file for this device, from the cache if it is there; several
+    threads may ask at once. Errors as `load`."""
     import cupy
 
     here, compiler = gpu(), nvrtc()
@@ -165,9 +162,22 @@ def load(source: str, kernel: str, cooperative: bool = False) -> Any:
     name = hashlib.sha256(key.encode()).hexdigest()[:24]
     path = cache_dir("cuda") / f"{name}.cubin"
     if not path.is_file():
-        compiled = compiler.compile(source, here.arch)
+        made = compiler.compile(source, here.arch)
         with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as new:
-            new.write(compiled.cubin)
+            new.write(made.cubin)
         os.replace(new.name, path)
+    return path
+
+
+@cache
+def load(source: str, kernel: str, cooperative: bool = False) -> Any:
+    """Compiles a CUDA file for the device, or takes it from the cache: a `cupy.RawKernel`.
+
+    `cooperative` launches are refused by the driver when their blocks cannot all be resident.
+    Raises UserError when the driver is older than the compiler.
+    """
+    import cupy
+
+    path = compiled(source)
     module = cupy.RawModule(path=str(path), enable_cooperative_groups=cooperative)
     return module.get_function(kernel)
