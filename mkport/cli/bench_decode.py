@@ -26,7 +26,7 @@ def command(
             "--random",
             metavar="FAMILY/SIZE",
             help="Weights drawn on the GPU instead of a model's: cohere2_moe/full is North Mini "
-            "Code.",
+            "Code, llama/full Llama 3.2 1B, qwen3_moe/full Qwen3 30B A3B.",
         ),
     ] = None,
     machine: Annotated[str, typer.Option("--machine", metavar="cuda")] = "cuda",

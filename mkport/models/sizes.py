@@ -152,6 +152,29 @@ FULL: Mapping[str, Fields] = {
     }
     | _layers(49, 768, layer_types=_sliding(49), sliding_window=4096)
     | _mixture(128, 8, prefix_dense_intermediate_size=3072),
+    # Llama-3.2-1B
+    "llama": _LLAMA
+    | {
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": 128000,
+        "eos_token_id": 128001,
+        "head_dim": 64,
+        "hidden_size": 2048,
+        "max_position_embeddings": 131072,
+        "mlp_bias": False,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "rope_scaling": {
+            "factor": 32.0,
+            "high_freq_factor": 4.0,
+            "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192,
+            "rope_type": "llama3",
+        },
+        "vocab_size": 128256,
+    }
+    | _layers(16, 8192),
     # Qwen3-30B-A3B
     "qwen3_moe": _QWEN_MOE
     | {

@@ -69,9 +69,21 @@ def test_a_step_reads_the_tensors_it_names_and_verifies(family: str) -> None:
         verify(deal(graph, workers))
 
 
-def test_a_full_step_for_a_large_gpu_verifies() -> None:
-    """North Mini Code at batch 8 for 132 workers, every possible routing and length."""
-    module, config = family_of(FULL["cohere2_moe"]), parse_config(FULL["cohere2_moe"])
+@pytest.mark.parametrize(
+    ("family", "published"),
+    [("cohere2_moe", 30.5e9), ("llama", 1.236e9), ("qwen3_moe", 30.5e9)],  # parameters
+)
+def test_a_full_model_has_as_many_parameters_as_the_published_one(
+    family: str, published: float
+) -> None:
+    shapes = family_of(FULL[family]).tensor_shapes(parse_config(FULL[family]))
+    assert sum(map(math.prod, shapes.values())) == pytest.approx(published, rel=3e-3)
+
+
+@pytest.mark.parametrize("family", FULL)
+def test_a_full_step_for_a_large_gpu_verifies(family: str) -> None:
+    """At batch 8 for 132 workers, every possible routing and length."""
+    module, config = family_of(FULL[family]), parse_config(FULL[family])
     shape = StepShape(rows=8, context=8192, sequences=8, logits=8)
     report = verify(deal(module.build(config, shape), 132, "strided"), resident=132)
     assert report.workers == 132 and report.records > 10_000
