@@ -13,7 +13,7 @@ def gemm(a, tile, arena):
     t0 = 0
     while t0 < tokens:
         group = dot_group(t0, tokens)  # tokens that share each weight that is loaded
-        dot_tile(a.w, n0 * a.k, rows, a.x, t0 * a.k, group, a.k, t0, arena)
+        dot_tile(a.w, n0 * a.k, rows, a.x, t0 * a.k, tokens, a.k, t0, arena)
         for t in range(group):
             y = join_sums(arena, t * 256)
             at = (t0 + t) * a.n + n0

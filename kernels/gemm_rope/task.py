@@ -58,9 +58,9 @@ def gemm_rope(a, tile, arena):
     t0 = 0
     while t0 < tokens:
         group = dot_group(t0, tokens)  # tokens that share each weight that is loaded
-        dot_tile(a.w, w1, 8, a.x, t0 * a.k, group, a.k, t0, arena)
+        dot_tile(a.w, w1, 8, a.x, t0 * a.k, tokens, a.k, t0, arena)
         # 8 rows of 16 lanes on
-        dot_tile(a.w, w2, 8, a.x, t0 * a.k, group, a.k, t0, arena + 512)
+        dot_tile(a.w, w2, 8, a.x, t0 * a.k, tokens, a.k, t0, arena + 512)
         for t in range(t0, t0 + group):
             store_f32(out, 0, join_sums(arena, (t - t0) * 256))
             position = get_i32(a.rows, 2 * t + 1)

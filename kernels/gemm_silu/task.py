@@ -25,8 +25,8 @@ def gemm_silu(a, tile, arena):
     t0 = 0
     while t0 < tokens:
         group = dot_group(t0, tokens)  # tokens that share each weight that is loaded
-        dot_tile(a.w_gate, n0 * a.k, rows, a.x, t0 * a.k, group, a.k, t0, arena)
-        dot_tile(a.w_up, n0 * a.k, rows, a.x, t0 * a.k, group, a.k, t0, ups)
+        dot_tile(a.w_gate, n0 * a.k, rows, a.x, t0 * a.k, tokens, a.k, t0, arena)
+        dot_tile(a.w_up, n0 * a.k, rows, a.x, t0 * a.k, tokens, a.k, t0, ups)
         for t in range(group):
             gate = join_sums(arena, t * 256)
             silu = div(gate, add(splat(1.0), exp(sub(zeros(), gate))))

@@ -16,7 +16,7 @@ def moe_down(a, tile, arena):
     w, p = (expert * a.n + n0) * a.k, first
     while p < end:
         group = dot_group(p - first, end - first)  # pairs that share each weight that is loaded
-        dot_tile(a.w, w, rows, a.act, p * a.k, group, a.k, p - first, arena)
+        dot_tile(a.w, w, rows, a.act, p * a.k, end - first, a.k, p - first, arena)
         for t in range(group):
             y = get_i32(a.pairs, p + t) * a.n + n0
             put_rows(a.y, y, join_sums(arena, t * 256), rows, arena)

@@ -31,8 +31,8 @@ def moe_up(a, tile, arena):
     while p < end:
         group = dot_group(p - first, end - first)  # pairs that share each weight that is loaded
         at = (moe_up_row(a, p, end), moe_up_row(a, p + 1, end), moe_up_row(a, p + 2, end))
-        dot_rows(a.w_gate, gate_at, rows, a.x, at, group, a.k, p - first, arena)
-        dot_rows(a.w_up, up_at, rows, a.x, at, group, a.k, p - first, ups)
+        dot_rows(a.w_gate, gate_at, rows, a.x, at, end - first, a.k, p - first, arena)
+        dot_rows(a.w_up, up_at, rows, a.x, at, end - first, a.k, p - first, ups)
         for t in range(group):
             gate = join_sums(arena, t * 256)
             silu = div(gate, add(splat(1.0), exp(sub(zeros(), gate))))

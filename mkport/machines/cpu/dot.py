@@ -1,12 +1,13 @@
-"""Dot products in the project's arithmetic order, for one to three tokens at a time.
+"""Dot products in the project's arithmetic order, for up to three tokens at a time.
 
 The order of y = sum over k of w[k] * x[k]: the 16-element slice number i goes to chain i % 4,
 lane by lane with fused multiply-add; then chains (0 + 1) + (2 + 3), then the lanes (`join_sum`).
 It is the same in every function here, so a row's bits do not depend on the batch.
 
-Weights that come from memory are read row after row, as the prefetcher likes it; a tile's first
-tokens do that (`row_two`, `row_three`). For the tokens behind them the tile is in the cache, and
-arithmetic is what takes time: four rows and three tokens share what is loaded (`near_four`).
+For a few tokens memory is what takes time: weights are read row after row, as the prefetcher likes
+it (`row_two`, `row_three`). For more it is arithmetic: four rows and two or three tokens share
+what is loaded (`near_three`, `near_two`), and while a tile's first tokens are multiplied, the next
+tile is brought nearer, little by little, so that nobody waits for memory.
 """
 
 from mkport.machines.cpu.vector import (
@@ -21,6 +22,8 @@ from mkport.machines.cpu.vector import (
     touch_weight,
     zeros,
 )
+
+NEAR = 2048  # the longest rows of which two tiles stay near, in elements
 
 
 @body
@@ -132,15 +135,6 @@ def near_load(w, at, k):
 
 
 @body
-def near_touch(w, at, k):
-    """Brings columns of four weight rows nearer."""
-    touch_weight(w, at)
-    touch_weight(w, at + k)
-    touch_weight(w, at + 2 * k)
-    touch_weight(w, at + 3 * k)
-
-
-@body
 def near_add(w, v, a):
     """A token's 16 inputs `v` times the columns `w` [4 rows], added to the sums `a` [4 rows]."""
     return fma(w[0], v, a[0]), fma(w[1], v, a[1]), fma(w[2], v, a[2]), fma(w[3], v, a[3])
@@ -161,10 +155,10 @@ def near_put(out, at, first, a, b):
 
 
 @body
-def near_four(w, w_at, x, at, k, first, ahead, out, out_at):
+def near_three(w, w_at, x, at, k, first, ahead, out, out_at):
     """Four weight rows times three tokens, which begin in `x` at `at` [3]: two of the four chains,
-    those from column `first`, 0 or 32, on. Each of the 24 sums stays in a register. The rows that
-    lie `ahead` elements on are brought nearer, unless it is 0."""
+    those from column `first`, 0 or 32, on. Each of the 24 sums stays in a register. Of the four
+    rows that lie `ahead` elements on, two are brought nearer, unless it is 0."""
     x0, x1, x2 = at
     none = zeros(), zeros(), zeros(), zeros()
     a0, a1, a2 = none, none, none
@@ -172,68 +166,107 @@ def near_four(w, w_at, x, at, k, first, ahead, out, out_at):
     whole = k - k % 64
     for i in range(first, whole, 64):
         if ahead:
-            near_touch(w, w_at + ahead + i, k)
-        rows = near_load(w, w_at + i, k)
-        a0 = near_add(rows, load_f32(x, x0 + i), a0)
-        a1 = near_add(rows, load_f32(x, x1 + i), a1)
-        a2 = near_add(rows, load_f32(x, x2 + i), a2)
-        rows = near_load(w, w_at + i + 16, k)
-        b0 = near_add(rows, load_f32(x, x0 + i + 16), b0)
-        b1 = near_add(rows, load_f32(x, x1 + i + 16), b1)
-        b2 = near_add(rows, load_f32(x, x2 + i + 16), b2)
+            touch_weight(w, w_at + ahead + i)
+            touch_weight(w, w_at + ahead + k + i)
+        four = near_load(w, w_at + i, k)
+        a0 = near_add(four, load_f32(x, x0 + i), a0)
+        a1 = near_add(four, load_f32(x, x1 + i), a1)
+        a2 = near_add(four, load_f32(x, x2 + i), a2)
+        four = near_load(w, w_at + i + 16, k)
+        b0 = near_add(four, load_f32(x, x0 + i + 16), b0)
+        b1 = near_add(four, load_f32(x, x1 + i + 16), b1)
+        b2 = near_add(four, load_f32(x, x2 + i + 16), b2)
     i = whole + first
     if i < k:
-        rows = near_load(w, w_at + i, k)
-        a0 = near_add(rows, load_f32(x, x0 + i), a0)
-        a1 = near_add(rows, load_f32(x, x1 + i), a1)
-        a2 = near_add(rows, load_f32(x, x2 + i), a2)
+        four = near_load(w, w_at + i, k)
+        a0 = near_add(four, load_f32(x, x0 + i), a0)
+        a1 = near_add(four, load_f32(x, x1 + i), a1)
+        a2 = near_add(four, load_f32(x, x2 + i), a2)
     i += 16
     if i < k:
-        rows = near_load(w, w_at + i, k)
-        b0 = near_add(rows, load_f32(x, x0 + i), b0)
-        b1 = near_add(rows, load_f32(x, x1 + i), b1)
-        b2 = near_add(rows, load_f32(x, x2 + i), b2)
+        four = near_load(w, w_at + i, k)
+        b0 = near_add(four, load_f32(x, x0 + i), b0)
+        b1 = near_add(four, load_f32(x, x1 + i), b1)
+        b2 = near_add(four, load_f32(x, x2 + i), b2)
     near_put(out, out_at, first, a0, b0)
     near_put(out, out_at + 256, first, a1, b1)
     near_put(out, out_at + 512, first, a2, b2)
 
 
 @body
-def near_rows(w, w_at, rows, x, at, k, early, arena):
-    """`dot_rows` for three tokens, `at` [3], and weights in the cache. The `early` ones bring the
-    rows of the next tile nearer, where there is room for both."""
+def near_two(w, w_at, x, at, k, first, ahead, out, out_at):
+    """`near_three` for two tokens: 16 sums."""
+    x0, x1 = at[0], at[1]
+    none = zeros(), zeros(), zeros(), zeros()
+    a0, a1, b0, b1 = none, none, none, none
+    whole = k - k % 64
+    for i in range(first, whole, 64):
+        if ahead:
+            touch_weight(w, w_at + ahead + i)
+            touch_weight(w, w_at + ahead + k + i)
+        four = near_load(w, w_at + i, k)
+        a0 = near_add(four, load_f32(x, x0 + i), a0)
+        a1 = near_add(four, load_f32(x, x1 + i), a1)
+        four = near_load(w, w_at + i + 16, k)
+        b0 = near_add(four, load_f32(x, x0 + i + 16), b0)
+        b1 = near_add(four, load_f32(x, x1 + i + 16), b1)
+    i = whole + first
+    if i < k:
+        four = near_load(w, w_at + i, k)
+        a0 = near_add(four, load_f32(x, x0 + i), a0)
+        a1 = near_add(four, load_f32(x, x1 + i), a1)
+    i += 16
+    if i < k:
+        four = near_load(w, w_at + i, k)
+        b0 = near_add(four, load_f32(x, x0 + i), b0)
+        b1 = near_add(four, load_f32(x, x1 + i), b1)
+    near_put(out, out_at, first, a0, b0)
+    near_put(out, out_at + 256, first, a1, b1)
+
+
+@body
+def near_rows(w, w_at, rows, x, at, tokens, k, ahead, arena):
+    """`dot_rows` for two or three tokens, `at` [3], while half of the rows that lie `ahead`
+    elements on come nearer, unless it is 0."""
     fours = rows - rows % 4
-    ahead = rows * k if early and k <= 1024 else 0
     for r in range(0, fours, 4):
-        near_four(w, w_at + r * k, x, at, k, 0, ahead, arena, r * 16)
-        near_four(w, w_at + r * k, x, at, k, 32, ahead, arena, r * 16)
-    for r in range(fours, rows):
-        dot_one(w, w_at + r * k, x, at[0], k, arena, r * 16)
-        dot_one(w, w_at + r * k, x, at[1], k, arena, r * 16 + 256)
-        dot_one(w, w_at + r * k, x, at[2], k, arena, r * 16 + 512)
+        row = w_at + r * k
+        if tokens == 3:
+            near_three(w, row, x, at, k, 0, ahead, arena, r * 16)
+            near_three(w, row, x, at, k, 32, ahead, arena, r * 16)
+        else:
+            near_two(w, row, x, at, k, 0, ahead, arena, r * 16)
+            near_two(w, row, x, at, k, 32, ahead, arena, r * 16)
+    for t in range(tokens):
+        for r in range(fours, rows):
+            dot_one(w, w_at + r * k, x, at[t], k, arena, r * 16 + t * 256)
 
 
 @body
 def dot_group(done, tokens):
-    """How many of a tile's `tokens` come next when `done` have been: first one to three, which
-    bring the weights from memory, then threes."""
-    return 3 if done > 0 else 1 + (tokens - 1) % 3
+    """How many of a tile's `tokens` come next when `done` have been: up to three, and no single
+    one behind others."""
+    left = tokens - done
+    return 2 if left == 4 else min(left, 3)
 
 
 @body
 def dot_rows(w, w_at, rows, x, at, tokens, k, done, arena):
-    """Up to 16 weight rows times up to 3 tokens, before the lanes are joined.
+    """Up to 16 weight rows times the next of a tile's `tokens`, before the lanes are joined.
 
-    `at` [3] holds the tokens' first elements in `x`; those behind `tokens` are not read. `done` of
-    the tile's tokens came before, so that the weights are in the cache unless it is 0: `dot_group`
-    says how many come next. `arena` float32 [3 tokens, 16 rows, 16 lanes] receives the result;
-    behind it lies scratch (12 KB in all: DOT_ARENA of gemm's declaration). Read a token's outputs
-    by `join_sums(arena, token * 256)`.
+    `done` of them came before, and `dot_group` says how many come next; `at` [3] holds their first
+    elements in `x`, and those behind them are not read. `arena` float32 [3 tokens, 16 rows, 16
+    lanes] receives the result; behind it lies scratch (12 KB in all: DOT_ARENA of gemm's
+    declaration). Read a token's outputs by `join_sums(arena, token * 256)`.
     """
-    if done:
-        near_rows(w, w_at, rows, x, at, k, done < 4, arena)
+    group = dot_group(done, tokens)
+    if done > 0 or (tokens > 3 and k <= NEAR):
+        ahead = 0
+        if done < 4 and k <= NEAR:  # the first two groups bring the next tile, half each
+            ahead = rows * k + (2 * k if done else 0)
+        near_rows(w, w_at, rows, x, at, group, k, ahead, arena)
         return
-    if tokens == 1:
+    if group == 1:
         for r in range(rows):
             dot_one(w, w_at + r * k, x, at[0], k, arena, r * 16)
         return
@@ -243,7 +276,7 @@ def dot_rows(w, w_at, rows, x, at, tokens, k, done, arena):
             end = min(first + part, k)
             for r in range(r0, min(r0 + 8, rows)):
                 row, chains = w_at + r * k, arena + 4096 + (r - r0) * 1024
-                if tokens == 2:
+                if group == 2:
                     row_two(w, row, x, at, first, end, chains, arena, r * 16, end == k)
                 else:
                     row_three(w, row, x, at, first, end, chains, arena, r * 16, end == k)
@@ -251,7 +284,7 @@ def dot_rows(w, w_at, rows, x, at, tokens, k, done, arena):
 
 @body
 def dot_tile(w, w_at, rows, x, x_at, tokens, k, done, arena):
-    """`dot_rows` for tokens that lie one after another."""
+    """`dot_rows` for tokens that lie one after another, the next one's first element at `x_at`."""
     at = (x_at, x_at + k, x_at + 2 * k)
     dot_rows(w, w_at, rows, x, at, tokens, k, done, arena)
 
