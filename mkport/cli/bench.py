@@ -1,6 +1,6 @@
 """`mkport bench`: decode speed against transformers and llama.cpp, in turns, same weights; or what
 it costs to plan and verify a full-size step. `mkport bench decode`, on a GPU, is in `bench_decode`,
-`mkport bench serve` in `bench_serve`."""
+`mkport bench serve` in `bench_serve`, `mkport bench e2e` in `bench_e2e`."""
 
 import json
 import random
@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from mkport.cli import bench_decode, bench_serve
+from mkport.cli import bench_decode, bench_e2e, bench_serve
 from mkport.cli.output import JsonFlag, emit, plain, progress
 from mkport.files import check_folder_of, write_text
 
@@ -105,6 +105,9 @@ app.callback(invoke_without_command=True)(command)
 app.command("decode", help="Measure decode steps on a GPU, beside kernels one by one and PyTorch.")(
     bench_decode.command
 )
+app.command(
+    "e2e", help="Measure prompts of mixed lengths through prefill and decode, without HTTP."
+)(bench_e2e.command)
 app.command("serve", help="Measure serving: latency, throughput, what a server adds.")(
     bench_serve.command
 )
