@@ -2,21 +2,25 @@
 
 Each tool runs each case in a process of its own, with a wait limit that its slowness asks for: all
 must end without a finding. Then a fault is planted for each tool, which must find it: a tool that
-cannot go red proves nothing.
+cannot go red proves nothing. A few processes run side by side: most of their time is not the GPU's.
 """
 
 import argparse
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mkport.compose.cuda import compose_cuda
+from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.errors import UserError
-from mkport.plan import deal
+from mkport.plan import Graph, deal
 from mkport.testing import tiny
 from mkport.verify import verify
 
@@ -25,7 +29,8 @@ TOOLS = ("memcheck", "racecheck", "synccheck")
 CASES = ("cohere2_moe", "llama")
 WORKERS = 3
 LIMIT_S = 600.0  # of one wait
-PATIENCE_S = 240  # for a process
+PATIENCE_S = 240.0  # for a process
+BESIDE = 3  # processes at once
 FOUND = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)")
 
 
@@ -53,27 +58,35 @@ FAULTS = {
 }
 
 
+def composed(case: str, fault: str | None) -> tuple[Graph, CudaProgram]:
+    """A case's step and its program, with the fault for a tool planted or none.
+
+    Raises UserError when the text that the fault changes is not in the composed file.
+    """
+    graph = tiny.graphs(tiny.SHAPE)[case]
+    graph = graph.within(dict.fromkeys(node.op for node in graph.nodes))  # fewer compile sooner
+    program = compose_cuda(graph.ops, "bf16", "bf16", tiny.SHAPE.rows)
+    if fault is None:
+        return graph, program
+    planted = FAULTS[fault]
+    if program.source.count(planted.before) < 1:
+        raise UserError(f"The text that the fault for {fault} changes is not in the file.")
+    return graph, replace(program, source=program.source.replace(planted.before, planted.after))
+
+
 def run_case(case: str, fault: str | None) -> None:
     """Two steps of a small model from poisoned scratch, with the fault for a tool planted or none.
 
-    Raises AssertionError for logits that are not finite, UserError when the text that the fault
-    changes is not in the composed file.
+    Raises AssertionError for logits that are not finite, UserError as `composed`.
     """
     import cupy
 
     from mkport.machines.cuda.machine import CudaMachine
 
     cupy.cuda.set_allocator(None)  # every tensor an allocation of its own, so that its end is known
-    graph = tiny.graphs(tiny.SHAPE)[case]
+    graph, program = composed(case, fault)
     schedule = deal(graph, WORKERS, share="strided")
     verify(schedule)
-    program = compose_cuda(schedule.graph.ops, "bf16", "bf16", tiny.SHAPE.rows)
-    if fault is not None:
-        planted = FAULTS[fault]
-        if program.source.count(planted.before) < 1:
-            raise UserError(f"The text that the fault for {fault} changes is not in the file.")
-        source = program.source.replace(planted.before, planted.after)
-        program = replace(program, source=source)
     given = tiny.fill(graph, tiny.SHAPE, np.random.default_rng(0))
     machine = CudaMachine(program, schedule, given, limit_s=LIMIT_S)
     for _ in range(2):
@@ -83,29 +96,47 @@ def run_case(case: str, fault: str | None) -> None:
     assert np.isfinite(machine.tensors["logits"].get()[:live]).all(), "logits are not finite"
 
 
-def sanitize(tool: str, case: str, fault: str | None = None) -> int:
+def sanitize(tool: str, case: str, fault: str | None = None, patience_s: float = PATIENCE_S) -> int:
     """What the tool finds in a case: a number of errors or hazards.
 
-    Raises UserError when it gave no verdict: it is not there, or does not know the device.
+    Raises UserError when it gave no verdict: it is not there, does not know the device, or took
+    over `patience_s` seconds.
     """
     if shutil.which(TOOL) is None:
         raise UserError(f"{TOOL} is not on the path; it comes with the CUDA toolkit.")
     command = [TOOL, "--tool", tool, "--print-limit", "5"]
     command += [sys.executable, "-m", "mkport.testing.sanitize", "--case", case]
     command += ["--fault", fault] if fault else []
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
-        output = done.stdout + done.stderr
-    except subprocess.TimeoutExpired as error:
-        raise UserError(f"{TOOL} {tool} of {case} took over {PATIENCE_S} s.") from error
+    code, output = _output(command, patience_s)
+    if code is None:
+        raise UserError(f"{TOOL} {tool} of {case} took over {patience_s:.0f} s:\n{output[-1000:]}")
     found = FOUND.findall(output)
     if not found or "Device not supported" in output:
         raise UserError(f"{TOOL} {tool} gave no verdict on {case}:\n{output[-2000:]}")
-    if int(found[-1]) == 0 and done.returncode and fault is None:
+    if int(found[-1]) == 0 and code and fault is None:
         raise UserError(f"{case} failed under {tool}:\n{output[-2000:]}")
     if int(found[-1]) and fault is None:
         print(output[-4000:])
     return int(found[-1])
+
+
+def _output(command: list[str], patience_s: float) -> tuple[int | None, str]:
+    """Exit status and output of a process; None when it took too long: it is ended then, with all
+    that it started."""
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=patience_s)
+        return process.returncode, output
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        return None, output
 
 
 def main() -> int:
@@ -114,24 +145,43 @@ def main() -> int:
     parser.add_argument("--tool", choices=TOOLS, action="append")
     parser.add_argument("--case", choices=CASES, help="run this case, without a tool")
     parser.add_argument("--fault", choices=FAULTS)
+    parser.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds a process")
     given = parser.parse_args()
     if given.case:
         run_case(given.case, given.fault)
         return 0
-    wrong = 0
-    for tool in given.tool or TOOLS:
-        for case, fault in [*((case, None) for case in CASES), (CASES[0], tool)]:
-            name = f"{tool:10} {case:12} {'with a fault' if fault else '':13}"
-            try:
-                count = sanitize(tool, case, fault)
-            except UserError as error:
-                print(f"{name}{error}")
-                wrong += 1
-                continue
-            right = (count > 0) == (fault is not None)
-            wrong += not right
-            print(f"{name}{count} found{'' if right else ': WRONG'}", flush=True)
-    return 1 if wrong else 0
+    runs = [
+        (tool, case, fault)
+        for tool in given.tool or TOOLS
+        for case, fault in [*((case, None) for case in CASES), (CASES[0], tool)]
+    ]
+    _compile({(case, fault) for _, case, fault in runs})
+
+    def right(run: tuple[str, str, str | None]) -> bool:
+        tool, case, fault = run
+        name, started = f"{tool:10} {case:12} {'with a fault' if fault else '':13}", time.time()
+        try:
+            count = sanitize(tool, case, fault, given.patience)
+        except UserError as error:
+            print(f"{name}{error}", flush=True)
+            return False
+        as_wanted = (count > 0) == (fault is not None)
+        took = f"{time.time() - started:.1f} s"
+        print(f"{name}{count} found{'' if as_wanted else ': WRONG'}, {took}", flush=True)
+        return as_wanted
+
+    with ThreadPoolExecutor(BESIDE) as pool:
+        return 0 if all(list(pool.map(right, runs))) else 1
+
+
+def _compile(programs: set[tuple[str, str | None]]) -> None:
+    """Leaves their machine code in the cache, so that no process under a tool compiles."""
+    from mkport.machines.cuda.gpu import compiled, gpu
+
+    gpu()
+    sources = {composed(case, fault)[1].source for case, fault in programs}
+    with ThreadPoolExecutor(len(sources)) as pool:
+        list(pool.map(compiled, sources))
 
 
 if __name__ == "__main__":

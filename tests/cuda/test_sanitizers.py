@@ -5,13 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from mkport.compose.cuda import compose_cuda
 from mkport.machines.host.build import compiler
-from mkport.testing import sanitize, tiny
+from mkport.testing import sanitize
 
 ROOT = Path(__file__).parents[2]
 CODE = """
@@ -70,10 +70,20 @@ def test_undefined_behaviour_is_found() -> None:
 
 @pytest.mark.parametrize("tool", sanitize.TOOLS)
 def test_the_faults_for_the_gpu_s_sanitizers_can_be_planted(tool: str) -> None:
-    source = compose_cuda(tiny.library(), "bf16", "bf16").source
+    sound = sanitize.composed(sanitize.CASES[0], None)[1].source
     fault = sanitize.FAULTS[tool]
-    assert source.count(fault.before) == 1
-    assert fault.after != fault.before
+    assert sound.count(fault.before) == 1
+    planted = sanitize.composed(sanitize.CASES[0], tool)[1].source
+    assert planted.count(fault.after) == sound.count(fault.after) + 1
+    assert planted.count(fault.before) == 0
+
+
+def test_a_process_that_takes_too_long_is_ended_with_its_children() -> None:
+    started = time.perf_counter()
+    script = "echo begun; sh -c 'sleep 60' & wait"
+    assert sanitize._output(["sh", "-c", script], 0.5) == (None, "begun\n")
+    assert time.perf_counter() - started < 20
+    assert sanitize._output(["sh", "-c", "echo said; exit 3"], 20) == (3, "said\n")
 
 
 @pytest.mark.gpu
