@@ -1,8 +1,8 @@
 """Decode steps on a GPU, side by side: the megakernel, the same kernels one by one, plain PyTorch.
 
 All run on one copy of the weights, in turns, in one process. Nothing is timed that was not compared
-first: the megakernel's logits must be finite and the same bits in 20 runs from poisoned scratch, and
-those of the separate kernels must have the megakernel's bits. The tolerance law is applied to
+first: the megakernel's logits must be finite and the same bits in 20 runs from poisoned scratch,
+and those of the separate kernels must have the megakernel's bits. The tolerance law is applied to
 the model's first layers at full width: with random weights a router's choice hangs by a rounding in
 some layer of many, and behind it every later number is another.
 """
