@@ -29,7 +29,7 @@ class Settings:
     max_model_len: int | None = None  # positions, prompt and output together
     kv_memory: int | None = None  # bytes of keys and values
     prefill_chunk: int | None = None  # prompt tokens of a step while nobody decodes
-    mixed_chunk: int | None = None  # and while somebody does
+    mixed_chunk: int | None = None  # and while somebody does; None: by how long steps take
     page: int = PAGE
     prefix_cache: bool = True
 
@@ -102,6 +102,7 @@ def plan_capacity(
         rows=rows,
         chunk=alone,
         mixed_chunk=mixed,
+        paced=settings.mixed_chunk is None and not (target.prefills or target.ahead),
         prompt_logits=PROMPT_LOGITS,
         prefix_cache=settings.prefix_cache,
         whole_chunks=target.prefills,
@@ -116,7 +117,8 @@ def widths(limits: Limits, target: Target = CPU) -> list[int]:
     most = limits.sequences
     if target.prefills:
         return sorted({1 << i for i in range(most.bit_length()) if 1 << i < most} | {most})
-    return sorted({1, most, min(most + limits.mixed_chunk, limits.rows), limits.rows})
+    mixed = limits.mixed_chunk * (2 if limits.paced else 1)
+    return sorted({1, most, min(most + mixed, limits.rows), limits.rows})
 
 
 def _pages_of_one(shape: StepShape, window: int, chunk: int) -> int:

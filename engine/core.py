@@ -10,6 +10,7 @@ alone.
 """
 
 import logging
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import count
@@ -78,7 +79,9 @@ class Core:
         except StepFailed as error:
             return self._failed(str(error))
         del self._flights[0]
-        self.scheduler.commit(flight.plan)
+        # steps that run ahead wait for one another, so that this says little of any
+        took = None if self.runner.ahead else time.perf_counter() - flight.began
+        self.scheduler.commit(flight.plan, took)
         self.steps += 1
         self.step_tokens = flight.plan.tokens
         begun = self._take(flight)
@@ -95,12 +98,13 @@ class Core:
         draws = self._draws(plan.parts)
         traced, self.wants_trace = self.wants_trace, False
         self._planned = plan
+        began = time.perf_counter()
         ran = self.runner.run(plan, [draw or HOST for draw in draws], traced)
         if traced:
             self.trace = self.runner.trace()
         self.scheduler.launch(plan)
         done = [part.sequence.remaining == 0 for part in plan.parts]
-        flight = Flight(plan, ran, draws, done, {})
+        flight = Flight(plan, ran, draws, done, {}, began)
         self._flights.append(flight)
         if self.runner.ahead:
             self._go_on(flight)

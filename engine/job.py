@@ -44,6 +44,7 @@ class Flight:
     draws: list[Draw | None]  # of the wanted rows; None: the host chooses
     done: list[bool]  # [parts] whether the last row of a part tells the sequence's next token
     pending: dict[Tokens, int]  # the place in a sequence that its token will have
+    began: float = 0.0  # when it was launched, in seconds of `time.perf_counter`
 
     def holds(self, tokens: Tokens) -> bool:
         """Whether a sequence is in it."""

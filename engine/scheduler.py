@@ -11,6 +11,7 @@ from bisect import insort
 from dataclasses import dataclass
 
 from mkport.engine.holdings import Holdings, window_pages
+from mkport.engine.pace import Pace
 from mkport.engine.prefix import NONE
 from mkport.engine.sequence import Part, Plan, Restore, Save, Sequence, State
 
@@ -26,6 +27,7 @@ class Limits:
     rows: int  # tokens that a step holds
     chunk: int  # prompt tokens of a step while nobody decodes
     mixed_chunk: int  # and while somebody does, a prompt: bounds the pause that it adds to a token
+    paced: bool = False  # the latter is only where to begin: how long steps take decides
     prompt_logits: int = 1  # prompt rows whose logits a step can give, beside one of each sequence
     prefix_cache: bool = True
     whole_chunks: bool = False  # where a prompt is cut does not depend on who else has one
@@ -77,6 +79,7 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.preempted: list[Sequence] = []
+        self.pace = Pace(limits.mixed_chunk, limits.chunk) if limits.paced else None
         self.preemptions = 0
         self.looked_up = self.found = 0  # prompt tokens, by the prefix cache
         self._rows = list(range(limits.sequences - 1, -1, -1))
@@ -100,8 +103,8 @@ class Scheduler:
     def plan(self, behind: bool = False) -> Plan:
         """The next step, empty when nothing is left. Asserts that it brings somebody forward,
         unless it comes `behind` a step that was launched and not committed."""
-        plan = Plan()
         decoding = sum(sequence.remaining <= 1 for sequence in self.running)
+        plan = Plan(decoding=decoding)
         chunk, rows = self._chunk(decoding), self.limits.rows
         budget = _Budget(
             rows,
@@ -110,6 +113,7 @@ class Scheduler:
             chunk if self.limits.whole_chunks else 0,
             self.limits.doubles if decoding else 0,
         )
+        room = budget.tokens
         at = 0
         while at < len(self.running):  # whoever is preempted stands further back
             sequence = self.running[at]
@@ -120,6 +124,7 @@ class Scheduler:
             at += 1
         if not plan.moves:
             self._admit(plan, budget)
+        plan.prompt = room - budget.tokens
         assert plan.parts or behind or not self.busy, "nobody can go on"
         return plan
 
@@ -128,9 +133,12 @@ class Scheduler:
         for part in plan.parts:
             part.sequence.computed = part.start + part.count
 
-    def commit(self, plan: Plan) -> None:
-        """The planned step has completed: full blocks enter the prefix cache, and pages that no
-        later token of their sequence sees are released."""
+    def commit(self, plan: Plan, seconds: float | None = None) -> None:
+        """The planned step has completed, after so many seconds where that tells something: full
+        blocks enter the prefix cache, and pages that no later token of their sequence sees are
+        released."""
+        if self.pace is not None and seconds is not None:
+            self.pace.landed(plan.decoding, plan.prompt, seconds)
         for part in plan.parts:
             sequence, end = part.sequence, part.start + part.count
             sequence.computed, sequence.landed = max(sequence.computed, end), end
@@ -182,8 +190,8 @@ class Scheduler:
             return self.limits.mixed_chunk
         queued = len(self.running) + len(self.preempted) + len(self.waiting)
         prompts = min(queued, self.limits.sequences) - decoding
-        most = max(self.limits.chunk, self.limits.mixed_chunk)
-        return min(self.limits.mixed_chunk * max(prompts, 1), most)
+        share = self.pace.share(decoding) if self.pace else self.limits.mixed_chunk
+        return min(share * max(prompts, 1), max(self.limits.chunk, self.limits.mixed_chunk))
 
     def _wants(self, sequence: Sequence, budget: _Budget) -> int:
         """How many tokens the sequence would run if there were pages for all."""

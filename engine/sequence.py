@@ -95,6 +95,8 @@ class Plan:
     parts: list[Part] = field(default_factory=list)
     moves: list[Save | Restore | Copy] = field(default_factory=list)
     entries: list[tuple[int, int, int, int]] = field(default_factory=list)  # pool, row, block, page
+    decoding: int = 0  # sequences that run a token behind their prompt
+    prompt: int = 0  # tokens of prompts, a late one counted for more
 
     @property
     def tokens(self) -> int:

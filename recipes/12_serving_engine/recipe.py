@@ -226,6 +226,7 @@ show(trace, "12_serving_engine")
 - `engine/holdings.py`: the pages of each sequence, shared, saved and brought back.
 - `engine/sequence.py`: a sequence and a plan, as plain data.
 - `engine/scheduler.py`: who runs in the next step.
+- `engine/pace.py`: how much of a prompt fits beside them.
 - `engine/runner.py`: carries a plan out on a machine.
 - `engine/job.py`: requests, their choices, steps under way, as plain data.
 - `engine/core.py`: one round of the loop.

@@ -89,9 +89,9 @@ def test_sizes_that_hold_nothing(models: dict[str, LoadedModel], settings: Setti
 
 def test_widths(models: dict[str, LoadedModel]) -> None:
     _, limits = plan_capacity(models["llama"], Settings(max_batch=4))
-    assert widths(limits) == [1, 4, 12, 68]
+    assert limits.paced and widths(limits) == [1, 4, 20, 68]
     _, limits = plan_capacity(models["llama"], Settings(1, prefill_chunk=8, mixed_chunk=8))
-    assert widths(limits) == [1, 9]
+    assert not limits.paced and widths(limits) == [1, 9]
 
 
 def test_where_attention_takes_as_much_as_the_weights(models: dict[str, LoadedModel]) -> None:

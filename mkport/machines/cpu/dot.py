@@ -195,7 +195,7 @@ def near_three(w, w_at, x, at, k, first, ahead, out, out_at):
 
 @body
 def near_two(w, w_at, x, at, k, first, ahead, out, out_at):
-    """`near_three` for two tokens: 16 sums."""
+    """`near_three` for two tokens, which begin at `at` [2 or more]: 16 sums."""
     x0, x1 = at[0], at[1]
     none = zeros(), zeros(), zeros(), zeros()
     a0, a1, b0, b1 = none, none, none, none

@@ -1,0 +1,86 @@
+"""A step's prompt tokens follow from how long steps take."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from mkport.engine.pace import BUDGET, Pace
+from mkport.engine.scheduler import Limits, Scheduler
+from mkport.engine.sequence import Sequence
+
+
+def machine(a_row: float, least: float) -> Callable[[int, int], float]:
+    """Seconds of a step: memory sets a floor, then every row counts."""
+    return lambda decoding, prompt: max(least, 0.004 + a_row * (decoding + prompt))
+
+
+def settled(pace: Pace, took: Callable[[int, int], float], decoding: int) -> list[int]:
+    """The shares of 60 steps, behind ten without a prompt."""
+    for _ in range(10):
+        pace.landed(decoding, 0, took(decoding, 0))
+    shares = []
+    for _ in range(60):
+        shares.append(pace.share(decoding))
+        pace.landed(decoding, shares[-1], took(decoding, shares[-1]))
+    return shares
+
+
+@pytest.mark.parametrize("decoding", [1, 3, 7])
+@pytest.mark.parametrize("a_row, least", [(0.0015, 0.007), (0.0003, 0.007), (0.004, 0.0)])
+def test_it_settles_just_inside_the_budget(decoding: int, a_row: float, least: float) -> None:
+    took = machine(a_row, least)
+    shares = settled(Pace(8, 64), took, decoding)
+    last, allowed = shares[-1], BUDGET * took(decoding, 0)
+    assert shares[0] == 8 and set(shares[30:]) <= {last - 1, last, last + 1}
+    assert took(decoding, last) <= 1.03 * allowed or last == 2
+    assert took(decoding, last + 2) > allowed or last == 64
+
+
+def test_a_machine_s_hiccups_do_not_move_it() -> None:
+    calm = machine(0.0015, 0.007)
+    draw = random.Random(1)
+
+    def hiccups(decoding: int, prompt: int) -> float:
+        return calm(decoding, prompt) * (6 if draw.random() < 0.1 else 1)
+
+    wanted = settled(Pace(8, 64), calm, 7)[-1]
+    assert set(settled(Pace(8, 64), hiccups, 7)[30:]) <= {wanted - 1, wanted, wanted + 1}
+
+
+def test_few_tokens_say_little_and_nothing_is_no_reason_to_change() -> None:
+    pace = Pace(8, 64)
+    pace.landed(0, 64, 0.1)
+    pace.landed(7, 8, 0.03)
+    assert pace.share(7) == 8, "what a step takes without a prompt is not known"
+    pace.landed(7, 0, 0.016)
+    pace.landed(7, 1, 0.026)
+    assert pace.share(7) == 8
+    pace.landed(7, 8, 0.016)
+    assert [pace.share(7) for _ in range(4)] == [16, 32, 64, 64], "prompt tokens seem to be free"
+
+
+@pytest.mark.parametrize("a_token, wanted", [(0.002, 2), (0.0001, 48)])
+def test_a_scheduler_follows_it_where_it_may(a_token: float, wanted: int) -> None:
+    limits = Limits(4096, 64, ((200, 0),), sequences=4, rows=68, chunk=64, mixed_chunk=8)
+    assert _chunk_beside_one(limits, a_token) == 8
+    assert _chunk_beside_one(replace(limits, paced=True), a_token) == wanted
+
+
+def _chunk_beside_one(limits: Limits, a_token: float) -> int:
+    """Tokens of a long prompt in a late step, where a step takes 6 ms and so much a prompt token;
+    positions take no longer."""
+    scheduler = Scheduler(limits)
+    decoding, prompt = Sequence(0, [1], 1), Sequence(1, [2] * 1000, 1000)
+    scheduler.add(decoding)
+    count = 0
+    for step in range(25):
+        if step == 12:
+            scheduler.add(prompt)
+        plan = scheduler.plan()
+        for part in plan.parts:
+            count = part.count if part.sequence is prompt else count
+        scheduler.commit(plan, 0.006 + a_token * plan.prompt)
+        decoding.tokens.append(3)
+    return count
