@@ -11,7 +11,7 @@ from mkport.compose import Program
 from mkport.declare import RECORD
 from mkport.errors import UserError
 from mkport.machines.cpu.build import build
-from mkport.machines.cpu.memory import POISON, allocate, place
+from mkport.machines.cpu.memory import allocate, place, poison
 from mkport.machines.cpu.sync import COUNTER_STRIDE
 from mkport.plan import Schedule, signal_of
 
@@ -127,9 +127,7 @@ class CpuMachine:
 
     def poison(self) -> None:
         """Fills scratch and outputs with NaN (and impossible indices), arenas too."""
-        for name, spec in self.schedule.graph.tensors.items():
-            if spec.kind in ("scratch", "output"):
-                self.tensors[name][...] = POISON[spec.dtype]
+        poison(self.schedule.graph.tensors, self.tensors)
         self._arenas[...] = np.nan
 
     def close(self) -> None:

@@ -1,6 +1,8 @@
-"""Storage for a program's tensors: checked when it is given, allocated when it is not."""
+"""Storage for a program's tensors, on every machine: checked when it is given, allocated when it is
+not, poisoned for checks. Where the bytes lie is the machine's business."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -42,26 +44,37 @@ def allocate(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     return raw[start : start + size].view(kind).reshape(shape)
 
 
+def poison(specs: Mapping[str, TensorSpec], tensors: Mapping[str, Any]) -> None:
+    """Fills scratch and outputs with NaN (and impossible indices)."""
+    for name, spec in specs.items():
+        if spec.kind in ("scratch", "output"):
+            tensors[name][...] = POISON[spec.dtype]
+
+
 def place(
-    specs: Mapping[str, TensorSpec], given: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Every tensor's array: those given, checked against the table; the rest allocated.
+    specs: Mapping[str, TensorSpec],
+    given: Mapping[str, Any],
+    allocated: Callable[[str, tuple[int, ...]], Any] = allocate,
+    brought: Callable[[Any], Any] = lambda array: array,
+) -> dict[str, Any]:
+    """Every tensor's array: those given, `brought` to the machine and checked against the table;
+    the rest `allocated`, by dtype and shape.
 
     Raises UserError for an array that the table does not name, a weight that is missing, and a
     wrong dtype, shape or layout.
     """
     if unknown := sorted(set(given) - set(specs)):
         raise UserError(f"The program has no tensor {unknown[0]!r}; leave it out.")
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     for name, spec in specs.items():
         if name not in given:
             if spec.kind == "weight":
                 raise UserError(
                     f"The weight {name!r} {list(spec.shape)} is missing; give its array."
                 )
-            arrays[name] = allocate(spec.dtype, spec.shape)
+            arrays[name] = allocated(spec.dtype, spec.shape)
             continue
-        array = given[name]
+        array = brought(given[name])
         if array.dtype != NUMPY[spec.dtype] or array.shape != spec.shape:
             raise UserError(
                 f"Tensor {name!r} is {array.dtype}{list(array.shape)}, but the program declares "

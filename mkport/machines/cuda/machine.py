@@ -9,8 +9,8 @@ from mkport.compose.cuda import CudaProgram
 from mkport.compose.cuda_constants import CONSTANTS
 from mkport.declare import TensorSpec
 from mkport.errors import UserError
+from mkport.machines.cpu import memory
 from mkport.machines.cpu.machine import Stuck
-from mkport.machines.cpu.memory import NUMPY, POISON
 from mkport.machines.cuda import layout
 from mkport.machines.cuda.gpu import gpu, load
 from mkport.machines.cuda.maps import tensor_maps
@@ -102,9 +102,7 @@ class CudaMachine:
 
     def poison(self) -> None:
         """Fills scratch and outputs with NaN and impossible indices."""
-        for name, spec in self.schedule.graph.tensors.items():
-            if spec.kind in ("scratch", "output"):
-                self.tensors[name][...] = POISON[spec.dtype]
+        memory.poison(self.schedule.graph.tensors, self.tensors)
 
     def _check_residency(self) -> None:
         from cupy_backends.cuda.api import driver
@@ -137,28 +135,14 @@ def one_after_another(times: np.ndarray) -> np.ndarray:
 def place(specs: Mapping[str, TensorSpec], given: Mapping[str, Any]) -> dict[str, Any]:
     """Every tensor's CuPy array: those given, checked against the table; the rest allocated.
 
-    Raises UserError for a weight that is missing, or for a wrong dtype, shape or layout.
+    Raises UserError as the CPU's does, and for an address that is no multiple of 16.
     """
     import cupy
 
-    if unknown := sorted(set(given) - set(specs)):
-        raise UserError(f"The program has no tensor {unknown[0]!r}; leave it out.")
-    arrays: dict[str, Any] = {}
-    for name, spec in specs.items():
-        if name not in given:
-            if spec.kind == "weight":
-                raise UserError(
-                    f"The weight {name!r} {list(spec.shape)} is missing; give its array."
-                )
-            arrays[name] = cupy.zeros(spec.shape, NUMPY[spec.dtype])
-            continue
-        array = cupy.asarray(given[name])
-        if array.dtype != NUMPY[spec.dtype] or array.shape != spec.shape:
-            raise UserError(
-                f"Tensor {name!r} is {array.dtype}{list(array.shape)}, but the program declares "
-                f"{spec.dtype} ({NUMPY[spec.dtype]}){list(spec.shape)}."
-            )
-        if not array.flags.c_contiguous or array.data.ptr % 16:
-            raise UserError(f"Tensor {name!r} is not contiguous from a multiple of 16 bytes.")
-        arrays[name] = array
+    arrays = memory.place(
+        specs, given, lambda dtype, shape: cupy.zeros(shape, memory.NUMPY[dtype]), cupy.asarray
+    )
+    for name, array in arrays.items():
+        if array.data.ptr % 16:
+            raise UserError(f"Tensor {name!r} does not begin at a multiple of 16 bytes.")
     return arrays

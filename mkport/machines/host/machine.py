@@ -8,7 +8,7 @@ import numpy as np
 from mkport.compose.cuda import CudaProgram
 from mkport.compose.cuda_constants import CONSTANTS
 from mkport.machines.cpu.machine import Stuck
-from mkport.machines.cpu.memory import POISON, place
+from mkport.machines.cpu.memory import place, poison
 from mkport.machines.cuda import layout
 from mkport.machines.host.build import build, launch
 from mkport.plan import Schedule
@@ -88,9 +88,7 @@ class HostMachine:
 
     def poison(self) -> None:
         """Fills scratch and outputs with NaN and impossible indices."""
-        for name, spec in self.schedule.graph.tensors.items():
-            if spec.kind in ("scratch", "output"):
-                self.tensors[name][...] = POISON[spec.dtype]
+        poison(self.schedule.graph.tensors, self.tensors)
 
 
 def maps_of(tensors: Mapping[str, np.ndarray], schedule: Schedule, weights: str) -> np.ndarray:
