@@ -2,6 +2,9 @@
 
 A split is `SPLIT` keys at absolute positions [s SPLIT, (s + 1) SPLIT), whatever the sequence's
 length, so a row's arithmetic depends on its own position alone. `attention_combine` joins them.
+
+`partial` has a place for each split that a token can see, and split s goes to place s % splits: all
+splits of the context have one of their own or, with a window, as many as it can touch.
 """
 
 from math import gcd
@@ -24,8 +27,22 @@ BLOCK = 16  # keys scored together: one vector of scores
 PAST, NOW = 0, 1  # the logical cache is [row, past or now, head column]
 
 
+def splits_kept(context: int, window: int) -> int:
+    """Places for splits that a token needs at up to `context` positions: those that it can see.
+
+    `window` is in keys, the token's own included; 0: all up to its own.
+    """
+    splits = -(-context // SPLIT)
+    return min(splits, _touched(window)) if window else splits
+
+
+def _touched(window: int) -> int:
+    """The most splits that so many keys side by side can lie in."""
+    return -(-(window - 1) // SPLIT) + 1
+
+
 def tiles(a):
-    """A tile for each (token, split, kv head), the kv head fastest."""
+    """A tile for each (token, place of a split, kv head), the kv head fastest."""
     return a.q.shape[0] * a.splits * a.kv_heads
 
 
@@ -49,7 +66,7 @@ def access(a, tile):
     tokens = a.q.shape[0]
     head = tile % a.kv_heads
     token = tile // (a.kv_heads * a.splits)
-    split = (tile // a.kv_heads % a.splits + token) * a.split_step % a.splits
+    place = (tile // a.kv_heads % a.splits + token) * a.split_step % a.splits
     group = a.heads // a.kv_heads
     columns = (head * a.head_dim, (head + 1) * a.head_dim)
     yield immutable("count", (0, 1))
@@ -60,7 +77,7 @@ def access(a, tile):
         yield immutable(pages, (0, tokens), (PAST, PAST + 1), columns)
         yield read(pages, (0, tokens), (NOW, NOW + 1), columns)
     heads = (head * group, (head + 1) * group)
-    yield write("partial", (token, token + 1), (split, split + 1), heads)
+    yield write("partial", (token, token + 1), (place, place + 1), heads)
 
 
 def valid(a):
@@ -82,7 +99,8 @@ def valid(a):
         yield f"k_pages is {list(a.k_pages.shape)}, but v_pages is {list(a.v_pages.shape)}"
     logical = (tokens, "splits", "heads")
     yield from shape_is(a, "partial", *logical, a.head_dim + 16, logical=logical)
-    yield Shared(a.rows.name, "positions", 1, a.splits * SPLIT)
+    if not a.window or a.splits < _touched(a.window):  # else no two that are seen share a place
+        yield Shared(a.rows.name, "positions", 1, a.splits * SPLIT)
     yield sets(a.partial, "window", a.window)
 
 
@@ -101,8 +119,8 @@ OP = Op(
         integer("kv_heads", "key-value heads; heads is a multiple of it"),
         integer("head_dim", "columns of a head, a multiple of 16"),
         integer("page", "keys in a page, a multiple of 16"),
-        integer("splits", "splits that the longest context needs"),
-        integer("split_step", "splits from a tile to the next, without a divisor of splits"),
+        integer("splits", "splits kept of a token: split s is at s % splits"),
+        integer("split_step", "places from a tile to the next, without a divisor of splits"),
         integer("window", "keys a query sees, its own included; 0: all up to its own"),
         integer("pages_per_sequence", "columns of the page table"),
         real("scale", "factor of the scores"),

@@ -5,7 +5,7 @@ import torch
 
 from mkport.declare import spread_step
 from mkport.declare.case import Case, stored
-from mkport.kernels.attention.op import SPLIT
+from mkport.kernels.attention.op import SPLIT, splits_kept
 
 SMOL = {"heads": 9, "kv_heads": 3, "head_dim": 64, "page": 16}
 SHAPES = {
@@ -58,6 +58,14 @@ SHAPES = {
         "head_dim": 16,
         "page": 16,
     },
+    "window of two splits and a key, one sequence": {
+        "places": [(0, 1532 + i) for i in range(8)],
+        "window": 1025,
+        **SMOL,
+        "page": 48,
+    },
+    "window of one key": {"places": [(0, 511), (0, 512), (1, 0), (1, 1600)], "window": 1, **SMOL},
+    "window beyond the context": {"places": [(0, 700), (1, 3)], "window": 5000, **SMOL},
 }
 
 
@@ -82,7 +90,7 @@ def oracle(t):
             scores = t.scale * torch.einsum("hd,jhd->hj", queries[token], keys)
             m = scores.max(1, keepdim=True).values
             weights = torch.exp(scores - m)
-            out = partial[token, split]  # [heads, head_dim + 16]
+            out = partial[token, split % t.splits]  # [heads, head_dim + 16]
             out[:, : t.head_dim] = torch.einsum("hj,jhd->hd", weights, values)
             out[:, t.head_dim] = m[:, 0]
             out[:, t.head_dim + 1] = weights.sum(1)
@@ -114,7 +122,7 @@ def make(rng, weights, cache, places, heads, kv_heads, head_dim, page, tokens=0,
         pools.append(stored(pool.swapaxes(1, 2), cache))
     rows = np.full((tokens, 2), -1, np.int32)
     rows[: len(places)] = places
-    splits = -(-longest // SPLIT) + 1
+    splits = splits_kept(longest + SPLIT, window)
     return Case(
         {
             "count": np.array([len(places)], np.int32),

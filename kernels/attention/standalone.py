@@ -115,16 +115,18 @@ def add_block(query, keys, values, low, high, scale, out, products, lanes, weigh
 
 @njit(nogil=True, cache=True)
 def attention(q, k_pages, v_pages, page_table, rows, window, scale, partial):
-    """partial[t, s, h] = (sum_j e^(s_j - m) v_j, m, sum_j e^(s_j - m)) over split s's seen keys.
+    """partial[t, s % splits, h] = (sum_j e^(s_j - m) v_j, m, sum_j e^(s_j - m)): s's seen keys.
 
     q [tokens, heads, head_dim]; k_pages and v_pages [pages, kv_heads, page, head_dim], float32 or
     bfloat16 as uint16; page_table [sequences, pages]; rows [tokens, 2] (sequence, position);
-    partial [tokens, splits, heads, head_dim + 16]. `window` 0: a token sees all keys up to its own.
+    partial [tokens, splits, heads, head_dim + 16]. `window` 0: a token sees all keys up to its own;
+    else `splits` need be no more than a window touches.
     Source: Milakov and Gimelshein 2018 (online softmax); pages as in Kwon et al., "PagedAttention",
     2023; splits as in Flash-Decoding, Dao et al. 2023.
     """
     tokens, heads, dim = q.shape
     kv_heads, page = k_pages.shape[1:3]
+    splits = partial.shape[1]
     group = heads // kv_heads
     products, lanes = np.empty(CHAINS * LANES, np.float32), np.empty(LANES * BLOCK, np.float32)
     weights = np.empty(BLOCK, np.float32)
@@ -133,16 +135,17 @@ def attention(q, k_pages, v_pages, page_table, rows, window, scale, partial):
         oldest = max(position - window + 1, 0) if window > 0 else 0
         for s in range(oldest // SPLIT, position // SPLIT + 1):  # splits with a seen key
             first, end = max(oldest, s * SPLIT), min(position + 1, (s + 1) * SPLIT)
-            partial[t, s, :, :dim] = 0
-            partial[t, s, :, dim] = UNSEEN
-            partial[t, s, :, dim + 1] = 0
+            sums = partial[t, s % splits]
+            sums[:, :dim] = 0
+            sums[:, dim] = UNSEEN
+            sums[:, dim + 1] = 0
             for block in range(first - first % BLOCK, end, BLOCK):
                 low, high = max(first - block, 0), min(end - block, BLOCK)
                 physical, slot = page_table[sequence, block // page], block % page
                 for h in range(heads):
                     keys = k_pages[physical, h // group, slot : slot + BLOCK]
                     values = v_pages[physical, h // group, slot : slot + BLOCK]
-                    out = partial[t, s, h]
+                    out = sums[h]
                     add_block(
                         q[t, h], keys, values, low, high, scale, out, products, lanes, weights
                     )

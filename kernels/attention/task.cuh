@@ -26,10 +26,10 @@ struct attention : MkBody {
   MK_DEVICE static float unseen() { return mk_float(0xff800000); }  // -infinity
   MK_DEVICE static float power(float x) { return mk_exp2(mk_mul(x, LOG2_E)); }
 
-  // A tile's heads, and the keys [first, end) that its token sees in its split; those from `fresh`
-  // on were written in this step.
+  // A tile's heads and place in partial, and the keys [first, end) that its token sees in its split;
+  // those from `fresh` on were written in this step.
   struct Seen {
-    int token, split, kv_head, sequence, first, end, fresh;
+    int token, place, kv_head, sequence, first, end, fresh;
     MK_DEVICE int blocks() const { return (end - 1) / BLOCK - first / BLOCK + 1; }
     MK_DEVICE int block(int i) const { return (first / BLOCK + i) * BLOCK; }  // its first position
     MK_DEVICE int64_t at(const AttentionArgs& a, int64_t page, int j) const {
@@ -44,19 +44,18 @@ struct attention : MkBody {
   // Divides by one number, again and again, without dividing.
   struct Divider {
     int32_t by;
-    uint32_t factor;  // 2^32 / by, rounded up
-    MK_DEVICE static Divider of(int32_t by) { return {by, ~0u / by + 1}; }
+    uint32_t factor;  // (2^32 - 1) / by, rounded down
+    MK_DEVICE static Divider of(int32_t by) { return {by, ~0u / by}; }
     MK_DEVICE int divide(int n, int& rest) const {
-      if (by == 1) return rest = 0, n;
-      int q = static_cast<int>(static_cast<uint64_t>(n) * factor >> 32);  // or one more
+      int q = static_cast<int>(static_cast<uint64_t>(n) * factor >> 32);  // or one less
       rest = n - q * by;
-      if (rest < 0) q--, rest += by;
+      if (rest >= by) q++, rest -= by;
       return q;
     }
   };
-  // What a tile is made of.
+  // What a tile is made of: split s of a token is at place s % splits of partial.
   struct Place {
-    int token, split, kv_head;
+    int token, place, kv_head;
   };
   struct Places {
     Divider heads, splits;
@@ -68,17 +67,24 @@ struct attention : MkBody {
       Place p;
       int index;
       p.token = splits.divide(heads.divide(tile, p.kv_head), index);
-      splits.divide((index + p.token) * step, p.split);
+      splits.divide((index + p.token) * step, p.place);
       return p;
     }
+    // The split at a place, of those that a token may see whose first one is `first`.
+    MK_DEVICE int split(int place, int first) const {
+      int at;
+      splits.divide(first, at);
+      return first + place - at + (place < at ? splits.by : 0);
+    }
   };
-  MK_DEVICE static Seen seen(const AttentionArgs& a, const Place& p, int sequence, int position,
-                             int fresh) {
-    Seen s = {p.token, p.split, p.kv_head, sequence, 0, 0, fresh};
+  MK_DEVICE static Seen seen(const AttentionArgs& a, const Places& places, const Place& p,
+                             int sequence, int position, int fresh) {
+    Seen s = {p.token, p.place, p.kv_head, sequence, 0, 0, fresh};
     if (sequence < 0) return s;
-    s.first = s.split * SPLIT;
-    s.end = least(s.first + SPLIT, position + 1);
-    if (a.window > 0 && position - a.window + 1 > s.first) s.first = position - a.window + 1;
+    const int oldest = a.window > 0 ? most(position - a.window + 1, 0) : 0;
+    const int begin = places.split(p.place, oldest / SPLIT) * SPLIT;
+    s.first = most(begin, oldest);
+    s.end = least(begin + SPLIT, position + 1);
     return s;
   }
   MK_DEVICE static int least(int a, int b) { return a < b ? a : b; }
@@ -114,17 +120,16 @@ struct attention : MkBody {
     ring.shared[1] = p.splits.factor;
     ring.notes[3] = page_of(a, ring, ring.next);
   }
-  MK_DEVICE static Seen seen(const AttentionArgs& a, const MkLoad& ring, const Place& p) {
-    return seen(a, p, mk_shuffle(ring.notes[0], p.token), mk_shuffle(ring.notes[1], p.token),
+  MK_DEVICE static Seen seen(const AttentionArgs& a, const MkLoad& ring, int tile) {
+    const Places all = {{a.kv_heads, ring.shared[0]}, {a.splits, ring.shared[1]}, a.split_step};
+    const Place p = all.at(tile);
+    return seen(a, all, p, mk_shuffle(ring.notes[0], p.token), mk_shuffle(ring.notes[1], p.token),
                 mk_shuffle(ring.notes[2], p.token));
-  }
-  MK_DEVICE static Places places(const AttentionArgs& a, const MkLoad& ring) {
-    return {{a.kv_heads, ring.shared[0]}, {a.splits, ring.shared[1]}, a.split_step};
   }
   // lane l: the l-th page of the keys that a tile sees
   MK_DEVICE static int32_t page_of(const AttentionArgs& a, const MkLoad& ring, int tile) {
     if (tile < 0) return 0;
-    const Seen s = seen(a, ring, places(a, ring).at(tile));
+    const Seen s = seen(a, ring, tile);
     const int page = s.block(0) / a.page + mk_lane();
     if (s.first >= s.end || page * a.page >= s.end) return 0;
     return mk_load_coherent(a.page_table + s.sequence * a.pages_per_sequence + page);
@@ -133,7 +138,7 @@ struct attention : MkBody {
   // A chunk: keys, then values, of `keys` positions, less those that are not seen or not yet there.
   MK_DEVICE static void load(const AttentionArgs& a, int tile, MkLoad& ring) {
     if (!streams(a)) return;
-    const Seen s = seen(a, ring, places(a, ring).at(tile));
+    const Seen s = seen(a, ring, tile);
     const int32_t pages = ring.notes[3];
     ring.notes[3] = page_of(a, ring, ring.next);
     if (s.first >= s.end) return;
@@ -189,17 +194,17 @@ struct attention : MkBody {
     s.notes[3 + 3 * t] = fresh;
   }
 
-  MK_DEVICE static Place place(const AttentionArgs& a, const MkCompute& c, int tile) {
-    const Places p = {{a.kv_heads, static_cast<uint32_t>(c.notes[FACTORS])},
-                      {a.splits, static_cast<uint32_t>(c.notes[FACTORS + 1])},
-                      a.split_step};
-    return p.at(tile);
+  MK_DEVICE static Places places(const AttentionArgs& a, const MkCompute& c) {
+    return {{a.kv_heads, static_cast<uint32_t>(c.notes[FACTORS])},
+            {a.splits, static_cast<uint32_t>(c.notes[FACTORS + 1])},
+            a.split_step};
   }
   MK_DEVICE static void compute(const AttentionArgs& a, int tile, MkCompute& c) {
-    const Place p = place(a, c, tile);
+    const Places all = places(a, c);
+    const Place p = all.at(tile);
     if (p.token >= c.notes[0]) return;
     const int32_t* notes = c.notes + 1 + 3 * p.token;
-    const Seen s = seen(a, p, notes[0], notes[1], notes[2]);
+    const Seen s = seen(a, all, p, notes[0], notes[1], notes[2]);
     if (s.first < s.end) attend(a, s, tile, a.k_pages, a.v_pages, c);
   }
   MK_DEVICE static void attend(const AttentionArgs& a, const Seen& s, int tile,
@@ -405,13 +410,13 @@ struct attention : MkBody {
     c.ahead_of = c.next;  // on its way while the sums are joined
     c.ahead = {{0, 0, 0, 0}};
     if (c.next >= 0) {
-      const Place p = place(a, c, c.next);
+      const Place p = places(a, c).at(c.next);
       if (p.token < c.notes[0]) c.ahead = fetched<DIM>(a, p.token, p.kv_head, group, 0);
     }
     if (mk_warp() < blocks)
       state.leave(sums + mk_warp() * GROUP * (DIM + PAD), ml + mk_warp() * GROUP * 2);
     c.sync();
-    const int64_t row = (int64_t(s.token) * a.splits + s.split) * a.heads + head;
+    const int64_t row = (int64_t(s.token) * a.splits + s.place) * a.heads + head;
     float* partial = a.partial + row * (DIM + 16);
 #pragma unroll 1
     for (int i = mk_thread() * 4; i < count * DIM; i += MK_COMPUTERS * 4)
@@ -486,7 +491,7 @@ struct attention : MkBody {
     float* sums = reinterpret_cast<float*>(c.arena);                       // [warps][dim]
     float* ml = sums + MK_COMPUTE_WARPS * dim;                             // [warps][2]
     float* weights = ml + MK_COMPUTE_WARPS * 2 + mk_warp() * SHARE;        // [warps][SHARE]
-    const int begin = s.split * SPLIT, mine = begin + mk_warp() * SHARE;   // the warp's first key
+    const int begin = s.first / SPLIT * SPLIT, mine = begin + mk_warp() * SHARE;  // its first key
     const int skipped = (s.first - begin) / SHARE;                         // warps without a key
     const float* q = a.q + (int64_t(s.token) * a.heads + head) * dim;
     float scores[SHARE / 32], m = unseen(), l = 0.0f;
@@ -518,7 +523,7 @@ struct attention : MkBody {
       for (int n = 0; n < WIDTH; n++) sums[mk_warp() * dim + d + n] = y[n];
     }
     c.sync();
-    const int64_t row = (int64_t(s.token) * a.splits + s.split) * a.heads + head;
+    const int64_t row = (int64_t(s.token) * a.splits + s.place) * a.heads + head;
     const int warps = (s.end - 1 - begin) / SHARE + 1 - skipped;
     float* partial = a.partial + row * (dim + 16);
     for (int d = mk_thread() * 4; d < dim; d += MK_COMPUTERS * 4)

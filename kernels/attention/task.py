@@ -35,15 +35,17 @@ ATTENTION_STATE = 320  # of a head in the arena, beside its sums
 
 @body
 def attention(a, tile, arena):
-    """partial[token, split, heads of a kv head], over the keys that the token sees in the split."""
+    """partial[token, place, heads of a kv head]: what the token sees of the split of that place."""
     kv_head, token = tile % a.kv_heads, tile // (a.kv_heads * a.splits)
-    split = (tile // a.kv_heads % a.splits + token) * a.split_step % a.splits
+    place = (tile // a.kv_heads % a.splits + token) * a.split_step % a.splits
     if token >= get_i32(a.count, 0):
         return
     sequence, position = get_i32(a.rows, 2 * token), get_i32(a.rows, 2 * token + 1)
+    oldest = max(position - a.window + 1, 0) if a.window > 0 else 0
+    split = oldest // ATTENTION_SPLIT  # the first that the token sees; then the one of this place
+    split += (place - split) % a.splits
     first, end = split * ATTENTION_SPLIT, min((split + 1) * ATTENTION_SPLIT, position + 1)
-    if a.window > 0:
-        first = max(first, position - a.window + 1)
+    first = max(first, oldest)
     if first >= end:
         return
     group = a.heads // a.kv_heads
@@ -64,7 +66,7 @@ def attention(a, tile, arena):
             attention_values_16(a, keys, group, arena)
         else:
             attention_values(a, keys, low, high, group, arena)
-    attention_end(a, ((token * a.splits + split) * a.kv_heads + kv_head) * group, group, arena)
+    attention_end(a, ((token * a.splits + place) * a.kv_heads + kv_head) * group, group, arena)
 
 
 @body

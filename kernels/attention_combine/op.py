@@ -49,7 +49,7 @@ OP = Op(
         tensor("y", "f32", "[tokens, heads * head_dim] output"),
         integer("heads", "query heads"),
         integer("head_dim", "columns of a head, a multiple of 16"),
-        integer("splits", "splits that the longest context needs"),
+        integer("splits", "splits kept of a token: split s is at s % splits"),
         integer("window", "keys a query sees, its own included; 0: all up to its own"),
     ),
     tiles=lambda a: a.y.shape[0] * parts(a),

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from mkport.declare.case import Case
-from mkport.kernels.attention.op import SPLIT
+from mkport.kernels.attention.op import SPLIT, splits_kept
 
 SHAPES = {
     "one token": {"positions": [4], "heads": 9, "head_dim": 64},
@@ -27,6 +27,18 @@ SHAPES = {
         "heads": 8,
         "head_dim": 80,
     },
+    "window over many splits": {
+        "positions": [4095, 4607, 8190, 8191, 8192, 20000],
+        "window": 4096,
+        "heads": 9,
+        "head_dim": 64,
+    },
+    "window of one key": {
+        "positions": [0, 511, 512, 5000],
+        "window": 1,
+        "heads": 2,
+        "head_dim": 16,
+    },
 }
 
 
@@ -35,7 +47,8 @@ def oracle(t):
     joined = []
     for partial, (_, position) in zip(t.partial, t.rows[: int(t.count[0])].tolist(), strict=False):
         oldest = max(position - t.window + 1, 0) if t.window else 0
-        seen = partial[oldest // SPLIT : position // SPLIT + 1]  # [splits, heads, head_dim + 16]
+        kept = torch.arange(oldest // SPLIT, position // SPLIT + 1) % t.splits
+        seen = partial[kept]  # [seen splits, heads, head_dim + 16]
         sums, m, weight_sum = (
             seen[..., : t.head_dim],
             seen[..., t.head_dim],
@@ -50,14 +63,14 @@ def oracle(t):
 def make(rng, weights, cache, positions, heads, head_dim, tokens=0, window=0):
     """Random partials of tokens at `positions`; splits that a token does not see are NaN."""
     tokens = tokens or len(positions)
-    splits = max(positions) // SPLIT + 2
+    splits = splits_kept(max(positions) + 1 + SPLIT, window)
     partial = np.full((tokens, splits, heads, head_dim + 16), np.nan, np.float32)
     rows = np.full((tokens, 2), -1, np.int32)
     for token, position in enumerate(positions):
         rows[token] = token, position
         oldest = max(position - window + 1, 0) if window else 0
         for split in range(oldest // SPLIT, position // SPLIT + 1):
-            out = partial[token, split]
+            out = partial[token, split % splits]
             out[:, :head_dim] = rng.standard_normal((heads, head_dim), np.float32)
             out[:, head_dim] = 3 * rng.standard_normal(heads, np.float32)
             out[:, head_dim + 1] = 1 + 9 * rng.random(heads, np.float32)

@@ -1,7 +1,7 @@
 // Joins the splits of paged attention on a GPU. An ordinary kernel; a block 32 columns of a head of
 // a token: all its threads bring the sums to shared memory, one warp joins them in order.
-//   partial [tokens, splits, heads, head_dim + 16] float32: sums, m, l; rows [tokens, 2] int32
-//   (sequence, position); y [tokens, heads, head_dim] float32
+//   partial [tokens, splits, heads, head_dim + 16] float32: sums, m, l, split s at s % splits; rows
+//   [tokens, 2] int32 (sequence, position); y [tokens, heads, head_dim] float32
 
 const int SPLIT = 512;  // keys
 const int COLUMNS = 32;
@@ -39,21 +39,26 @@ extern "C" __global__ void __launch_bounds__(128, 8)
   const int token = blockIdx.x / (parts * heads), position = rows[2 * token + 1];
   const int oldest = window > 0 && position >= window ? position - window + 1 : 0;
   const int first = oldest / SPLIT, count = position / SPLIT + 1 - first;
-  const long long row = head_dim + 16, step = heads * row;
-  const float* x = partial + (static_cast<long long>(token) * splits + first) * step + head * row;
+  const int row = head_dim + 16, step = heads * row;
+  const float* x = partial + static_cast<long long>(token) * splits * step + head * row;
+  const int begins = first % splits;  // the place of the first
+  auto place = [&](int s) {           // those behind the last place are at 0 and on
+    const int at = begins + s;
+    return static_cast<long long>(at < splits ? at : at - splits) * step;
+  };
 
   auto fetch = [&](int begin) {
     const int columns = head_dim - column < COLUMNS ? head_dim - column : COLUMNS;
     const int end = count - begin < CHUNK ? count - begin : CHUNK;
     const int at = threadIdx.x % (COLUMNS / 4) * 4;
     for (int s = threadIdx.x / (COLUMNS / 4); s < end; s += 128 / (COLUMNS / 4))
-      if (at < columns) copy16(sums + s * COLUMNS + at, x + (begin + s) * step + column + at);
+      if (at < columns) copy16(sums + s * COLUMNS + at, x + place(begin + s) + column + at);
     end_copies();
   };
 #pragma unroll 4
   for (int s = threadIdx.x; s < count; s += 128) {
-    factors[s] = x[s * step + head_dim];
-    weights[s] = x[s * step + head_dim + 1];
+    factors[s] = x[place(s) + head_dim];
+    weights[s] = x[place(s) + head_dim + 1];
   }
   fetch(0);
   __syncthreads();

@@ -47,24 +47,27 @@ def exp(x):
 def attention_combine(partial, positions, window, y):
     """y[t, h] = sum_s e^(m_s - m) acc_s / sum_s e^(m_s - m) l_s, over the splits that t sees.
 
-    partial [tokens, splits, heads, head_dim + 16] (acc, then m and l); positions [tokens];
-    y [tokens, heads, head_dim]. `window` 0: a token sees all keys up to its own.
+    partial [tokens, splits, heads, head_dim + 16] (acc, then m and l), split s at s % splits;
+    positions [tokens]; y [tokens, heads, head_dim]. `window` 0: a token sees all keys up to its
+    own.
     """
     tokens, heads, dim = y.shape
+    splits = partial.shape[1]
     for t in range(tokens):
         oldest = max(positions[t] - window + 1, 0) if window > 0 else 0
-        seen = partial[t, oldest // SPLIT : positions[t] // SPLIT + 1]
+        first, end = oldest // SPLIT, positions[t] // SPLIT + 1
         for h in range(heads):
-            m = seen[0, h, dim]
-            for s in range(1, len(seen)):
-                m = max(m, seen[s, h, dim])
+            m = partial[t, first % splits, h, dim]
+            for s in range(first + 1, end):
+                m = max(m, partial[t, s % splits, h, dim])
             sums, weight_sum = y[t, h], np.float32(0)
             sums[:] = 0
-            for s in range(len(seen)):
-                factor = exp(seen[s, h, dim] - m)
-                weight_sum = fma(seen[s, h, dim + 1], factor, weight_sum)
+            for s in range(first, end):
+                split = partial[t, s % splits, h]
+                factor = exp(split[dim] - m)
+                weight_sum = fma(split[dim + 1], factor, weight_sum)
                 for d in range(dim):
-                    sums[d] = fma(seen[s, h, d], factor, sums[d])
+                    sums[d] = fma(split[d], factor, sums[d])
             for d in range(dim):
                 sums[d] /= weight_sum
 

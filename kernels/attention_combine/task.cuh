@@ -13,30 +13,41 @@ struct attention_combine : MkBody {
     const int position = mk_load_coherent(a.rows + 2 * token + 1);
     if (token >= tokens || head >= a.heads) return;
     const int oldest = a.window > 0 && position >= a.window ? position - a.window + 1 : 0;
-    const int first = oldest / SPLIT, count = position / SPLIT + 1 - first;
-    const int row = a.head_dim + 16;  // of partial
-    const int64_t step = int64_t(a.heads) * row;
+    const uint32_t first = uint32_t(oldest) / SPLIT, places = a.splits;
+    const int count = uint32_t(position) / SPLIT + 1 - first;
+    const uint32_t row = a.head_dim + 16, step = a.heads * row;  // of partial
     float* factors = reinterpret_cast<float*>(c.arena) + mk_warp() * 2 * a.splits;  // [splits]
-    const float* from = a.partial + (int64_t(token) * a.splits + first) * step + head * row;
+    const float* begin = a.partial + int64_t(token) * a.splits * step + head * row;
+    const Splits from = {begin, step, places, first % places};
     mk_sync_warp();  // the tile before this one has been read
-    const float l = weigh(from + a.head_dim, step, count, factors, factors + a.splits);
+    const float l = weigh(from, a.head_dim, count, factors, factors + a.splits);
     mk_sync_warp();  // the factors are there
 #pragma unroll 1
     for (int d = mk_lane() * 4; d < a.head_dim; d += 32 * 4) {
-      mk_float4 y = add(from + d, step, count, factors);
+      mk_float4 y = add(from, d, count, factors);
       for (int i = 0; i < 4; i++) y.v[i] = mk_div(y.v[i], l);
       float* to = a.y + (int64_t(token) * a.heads + head) * a.head_dim + d;
       mk_store(reinterpret_cast<mk_float4*>(to), y);
     }
   }
 
-  // the splits' factors, and l; `ml` is the first split's m and l
-  MK_DEVICE static float weigh(const float* ml, int64_t step, int count, float* factors,
-                               float* ls) {
+  // A head's splits; the s-th that its token sees is at place first + s, behind the last again at 0.
+  struct Splits {
+    const float* begin;
+    uint32_t step, places, first;
+    MK_DEVICE const float* at(int s) const {
+      const uint32_t place = first + s, around = place - places;  // the one that is there is less
+      return begin + uint64_t(place < around ? place : around) * step;
+    }
+  };
+
+  // the splits' factors, and l
+  MK_DEVICE static float weigh(const Splits& from, int dim, int count, float* factors, float* ls) {
     float m = mk_float(0xff800000), l = 0.0f;
 #pragma unroll 1
     for (int s = mk_lane(); s < count; s += 32) {
-      const float here = mk_load_coherent(ml + s * step), more = mk_load_coherent(ml + s * step + 1);
+      const float* ml = from.at(s) + dim;
+      const float here = mk_load_coherent(ml), more = mk_load_coherent(ml + 1);
       factors[s] = here;
       ls[s] = more;
       m = mk_max(m, here);
@@ -51,14 +62,14 @@ struct attention_combine : MkBody {
   }
 
   // four columns over all splits
-  MK_DEVICE static mk_float4 add(const float* x, int64_t step, int count, const float* factors) {
+  MK_DEVICE static mk_float4 add(const Splits& from, int d, int count, const float* factors) {
     mk_float4 y = {{0, 0, 0, 0}};
 #pragma unroll 1
     for (int s = 0; s < count; s += FLIGHT) {
       mk_float4 v[FLIGHT];
 #pragma unroll
       for (int i = 0; i < FLIGHT; i++)
-        if (s + i < count) v[i] = mk_load_coherent4(x + (s + i) * step);
+        if (s + i < count) v[i] = mk_load_coherent4(from.at(s + i) + d);
 #pragma unroll
       for (int i = 0; i < FLIGHT; i++) {
         if (s + i >= count) continue;

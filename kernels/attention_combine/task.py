@@ -29,25 +29,30 @@ def attention_combine(a, tile, arena):
     oldest = max(position - a.window + 1, 0) if a.window > 0 else 0
     first, end = oldest // ATTENTION_COMBINE_SPLIT, position // ATTENTION_COMBINE_SPLIT + 1
     row = a.head_dim + 16  # of partial
-    step = a.heads * row  # from a split to the next
     for h in range(first_head, min(first_head + 8, a.heads)):
         start = (token * a.splits * a.heads + h) * row
-        attention_combine_head(a, start + first * step, start + end * step, step, h, token, arena)
+        attention_combine_head(a, start, first % a.splits, end - first, h, token, arena)
 
 
 @body
-def attention_combine_head(a, start, end, step, head, token, arena):
-    """Joins the rows start, start + step, ... of partial; the arena keeps their e^(m_s - m)."""
-    m = splat(get_f32(a.partial, start + a.head_dim))
-    for s in range(start + step, end, step):
-        m = largest(splat(get_f32(a.partial, s + a.head_dim)), m)
-    weight_sum = zeros()
-    for s in range(start, end, step):
-        factor = exp(sub(splat(get_f32(a.partial, s + a.head_dim)), m))
-        weight_sum = fma(splat(get_f32(a.partial, s + a.head_dim + 1)), factor, weight_sum)
-        store_f32(arena, (s - start) // step * 16, factor)
+def attention_combine_head(a, start, first, count, head, token, arena):
+    """Joins `count` splits of a head, whose places begin at `start` of partial: from place `first`
+    on, behind the last the first again. The arena keeps their e^(m_s - m)."""
+    step = a.heads * (a.head_dim + 16)  # from a place to the next
+    end = start + a.splits * step
+    m, at = splat(get_f32(a.partial, start + first * step + a.head_dim)), start + first * step
+    for _ in range(1, count):
+        at = start if at + step == end else at + step
+        m = largest(splat(get_f32(a.partial, at + a.head_dim)), m)
+    weight_sum, at = zeros(), start + first * step
+    for s in range(count):
+        factor = exp(sub(splat(get_f32(a.partial, at + a.head_dim)), m))
+        weight_sum = fma(splat(get_f32(a.partial, at + a.head_dim + 1)), factor, weight_sum)
+        store_f32(arena, s * 16, factor)
+        at = start if at + step == end else at + step
     for d in range(0, a.head_dim, 16):
-        y = zeros()
-        for s in range(start, end, step):
-            y = fma(load_f32(a.partial, s + d), load_f32(arena, (s - start) // step * 16), y)
+        y, at = zeros(), start + first * step
+        for s in range(count):
+            y = fma(load_f32(a.partial, at + d), load_f32(arena, s * 16), y)
+            at = start if at + step == end else at + step
         store_f32(a.y, (token * a.heads + head) * a.head_dim + d, div(y, weight_sum))

@@ -12,7 +12,7 @@ from mkport.declare.table import Kind
 from mkport.errors import UserError
 from mkport.kernels.argmax.op import OP as ARGMAX
 from mkport.kernels.attention.op import OP as ATTENTION
-from mkport.kernels.attention.op import SPLIT
+from mkport.kernels.attention.op import splits_kept
 from mkport.kernels.attention_combine.op import OP as COMBINE
 from mkport.kernels.embed.op import OP as EMBED
 from mkport.kernels.gemm.op import OP as GEMM
@@ -67,10 +67,10 @@ class StepShape:
         """Pages of the pool of layers with a window."""
         return self.window_pages or self.pages_per_sequence * self.sequences
 
-    @property
-    def splits(self) -> int:
-        """Attention splits that a full context takes."""
-        return -(-self.context // SPLIT)
+    def splits(self, window: int) -> int:
+        """Attention splits that a token of a full context can see, with a `window` of so many keys,
+        its own included; 0: all."""
+        return splits_kept(self.context, window)
 
 
 @dataclass(frozen=True)
@@ -262,9 +262,9 @@ class Step:
         self.graph.add(ROPE, f"{label}_rope", x=y, **placed)
 
     def attend(self, layer: int, a: Heads) -> None:
-        """Attention of the projected queries, split by split: `partial` [rows, splits, heads,
-        head_dim + 16]."""
-        shape = self.shape
+        """Attention of the projected queries, split by split: partial sums [rows, splits, heads,
+        head_dim + 16] of the splits that a token can see."""
+        shape, splits = self.shape, self.shape.splits(a.window)
         self.graph.add(
             ATTENTION,
             f"layer {layer} / attention",
@@ -280,8 +280,8 @@ class Step:
             head_dim=a.head_dim,
             page=shape.page,
             pages_per_sequence=shape.pages_per_sequence,
-            splits=shape.splits,
-            split_step=spread_step(shape.splits),
+            splits=splits,
+            split_step=spread_step(splits),
             window=a.window,
             scale=a.head_dim**-0.5,
         )
@@ -298,15 +298,16 @@ class Step:
             y=joined,
             heads=a.heads,
             head_dim=a.head_dim,
-            splits=self.shape.splits,
+            splits=self.shape.splits(a.window),
             window=a.window,
         )
         return joined
 
     def _partial(self, a: Heads) -> str:
-        rows, splits = self.shape.rows, self.shape.splits
+        rows, splits = self.shape.rows, self.shape.splits(a.window)
         shape, logical = (rows, splits, a.heads, a.head_dim + 16), (rows, splits, a.heads)
-        return self.tensor("partial", "f32", shape, "scratch", logical)
+        name = "partial" if splits == self.shape.splits(0) else f"partial{splits}"
+        return self.tensor(name, "f32", shape, "scratch", logical)
 
     def add_product(self, label: str, x: str, weight: str, k: int) -> None:
         """x (the residual stream) [rows, hidden] += input [rows, k] times the `weight` [hidden, k]

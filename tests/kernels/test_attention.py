@@ -11,7 +11,7 @@ from mkport.declare import Op, spread_step
 from mkport.declare.case import Case, from_bf16
 from mkport.kernels.attention import oracle as attention
 from mkport.kernels.attention.op import OP as ATTENTION
-from mkport.kernels.attention.op import SPLIT
+from mkport.kernels.attention.op import splits_kept
 from mkport.kernels.attention_combine.op import OP as COMBINE
 from mkport.testing.forms import run_ported, run_standalone
 from mkport.testing.law import EPS, measure
@@ -120,11 +120,28 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(attend: Chain, window: int
         alone.arrays["count"][0] = 1
         for name in ("rows", "q"):
             alone.arrays[name] = alone.arrays[name][token : token + 1].copy()
-        seen = places[token][1] // SPLIT + 1
-        alone.arrays["partial"] = alone.arrays["partial"][:1, :seen].copy()
-        alone.values["splits"] = alone.arrays["partial"].shape[1]
-        alone.values["split_step"] = spread_step(seen)
+        kept(alone, splits_kept(places[token][1] + 1, window), rows=1)
         assert attend(alone)[0].tobytes() == together[token].tobytes()
+
+
+@pytest.mark.parametrize("window", [1, 40, 513, 1025])
+def test_places_for_more_splits_than_a_window_touches_change_nothing(
+    attend: Chain, window: int
+) -> None:
+    places = [(0, 1535), (0, 1536), (1, 40), (2, 2047), (2, 2048), (2, 2049)]
+    case = make(window, places, heads=4, kv_heads=2, head_dim=64, page=48, window=window)
+    few = attend(case)
+    assert case.values["splits"] == splits_kept(2050, window) < 5
+    kept(case, splits_kept(2050, 0), rows=len(places))
+    assert attend(case).tobytes() == few.tobytes()
+
+
+def kept(case: Case, splits: int, rows: int) -> None:
+    """Gives a case places for so many splits of each of its rows."""
+    shape = case.arrays["partial"].shape
+    case.arrays["partial"] = np.full((rows, splits, *shape[2:]), np.nan, np.float32)
+    case.values |= {"splits": splits, "split_step": spread_step(splits)}
+    case.logical["partial"] = case.arrays["partial"].shape[:3]
 
 
 def test_a_nan_stays_in_its_row_and_head(attend: Chain) -> None:

@@ -26,24 +26,25 @@ def _widen(value):
 
 @njit(nogil=True)
 def attention(q, k_pages, v_pages, page_table, rows, window, scale, partial):
-    """partial[t, s, h] = (sum_j e^(s_j - m) v_j, m, sum_j e^(s_j - m)) over split s's seen keys.
+    """partial[t, s % splits, h] = (sum_j e^(s_j - m) v_j, m, sum_j e^(s_j - m)): s's seen keys.
 
     q [tokens, heads, head_dim]; k_pages and v_pages [pages, kv_heads, page, head_dim]; page_table
     [sequences, pages]; rows [tokens, 2] (sequence, position); partial
-    [tokens, splits, heads, head_dim + 16]. `window` 0: a token sees all keys up to its own.
+    [tokens, splits, heads, head_dim + 16]. `window` 0: a token sees all keys up to its own;
+    else `splits` need be no more than a window touches.
     Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
     """
     tokens, heads, head_dim = q.shape
     kv_heads, page = k_pages.shape[1:3]
+    splits = partial.shape[1]
     sums = np.empty(head_dim)
     for t in range(tokens):
         sequence, position = rows[t]
-        for s in range(partial.shape[1]):
-            first, end = s * SPLIT, min((s + 1) * SPLIT, position + 1)
-            if window > 0:
-                first = max(first, position - window + 1)
-            for h in range(heads if first < end else 0):
-                kv_head = h * kv_heads // heads
+        oldest = max(position - window + 1, 0) if window > 0 else 0
+        for s in range(oldest // SPLIT, position // SPLIT + 1):  # splits with a seen key
+            first, end = max(oldest, s * SPLIT), min(position + 1, (s + 1) * SPLIT)
+            for h in range(heads):
+                out, kv_head = partial[t, s % splits, h], h * kv_heads // heads
                 m, weight_sum = -np.inf, 0.0
                 sums[:] = 0
                 for j in range(first, end):
@@ -58,9 +59,8 @@ def attention(q, k_pages, v_pages, page_table, rows, window, scale, partial):
                     m, weight_sum = larger, weight_sum * rescale + weight
                     for d in range(head_dim):
                         sums[d] = sums[d] * rescale + weight * widen(value[d])
-                partial[t, s, h, :head_dim] = sums
-                partial[t, s, h, head_dim] = m
-                partial[t, s, h, head_dim + 1] = weight_sum
+                out[:head_dim] = sums
+                out[head_dim], out[head_dim + 1] = m, weight_sum
 
 
 if __name__ == "__main__":
