@@ -1,5 +1,6 @@
 """The verb `port`: makes a task of a CUDA kernel of one's own, or says why that cannot be."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -74,6 +75,10 @@ def command(
         list[str] | None,
         typer.Option("--define", "-D", metavar="NAME[=VALUE]", help="A macro of the file."),
     ] = None,
+    include: Annotated[
+        list[Path] | None,
+        typer.Option("--include", "-I", metavar="DIR", help="A folder of headers."),
+    ] = None,
     name: Annotated[
         str | None, typer.Option("--name", help="What the op is called; else as the kernel.")
     ] = None,
@@ -105,7 +110,7 @@ def command(
 
     path, kernel = _split(file)
     if launches:
-        _propose(path, dict(_definition(text) for text in define or ()), as_json)
+        _propose(path, dict(_definition(text) for text in define or ()), include or (), as_json)
         return
     if path.suffix == ".py":
         from mkport.port.numba_port import port_python
@@ -130,16 +135,17 @@ def command(
         out=out,
         run=run,
         machine=machine,
+        include=include or (),
     )
     emit(report.as_dict(), as_json, lambda console: _render(console, report))
     raise typer.Exit(report.exit_code)
 
 
-def _propose(path: Path, define: dict[str, str], as_json: bool) -> None:
+def _propose(path: Path, define: dict[str, str], include: Sequence[Path], as_json: bool) -> None:
     """The launches of a file, their dependencies, and the chain that they make."""
     from mkport.port.several import chain_text, dependencies, host_launches
 
-    found = host_launches(path, define)
+    found = host_launches(path, define, include)
     needs = dependencies(found)
     chain = chain_text(path, found)
     data = {

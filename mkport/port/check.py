@@ -16,7 +16,7 @@ from mkport.declare import RECORD, Op
 from mkport.errors import UserError
 from mkport.machines.cuda.nvrtc import nvrtc
 from mkport.plan import Graph, Schedule, deal
-from mkport.port.compile import include_folders
+from mkport.port.compile import ORIGINAL, include_folders
 from mkport.port.fill.op import OP as FILL
 from mkport.port.finding import Finding
 from mkport.port.geometry import Geometry
@@ -121,8 +121,9 @@ def run_on_gpu(
 
     try:
         compiled = nvrtc().compile(
-            source, arch, f"{kernel.name}.cu", instances=[name], include=include_folders()
-        )
+            source, arch, f"{kernel.name}.cu", instances=[name], include=include_folders(),
+            more=ORIGINAL,
+        )  # fmt: skip
     except UserError as error:
         raise UserError(f"The GPU's compiler refuses {kernel.name}: {error}") from error
     there: dict[int, Any] = {}

@@ -21,10 +21,13 @@ from mkport.errors import UserError
 from mkport.machines.cuda.nvrtc import Compiled, nvrtc
 from mkport.port.finding import Finding
 from mkport.port.kernel import Kernel
+from mkport.port.loads import noncoherent
 
 ARCH = "sm_90a"
 MAX_REGISTERS = 168
 PROBE = "mk_probe"
+# An original's constexpr functions need not say that they are for the device too.
+ORIGINAL = ("--device-as-default-execution-space",)
 DISASSEMBLER = "MKPORT_NVDISASM"
 
 
@@ -35,8 +38,9 @@ class Code:
     what: str  # "the original", "the port alone", "inside a megakernel"
     registers: int
     spills: int  # bytes
-    noncoherent: int  # loads, in the assembler's input
+    noncoherent: int  # loads of memory, in the assembler's input
     constant: int = -1  # LDG.*.CONSTANT, in the machine code
+    tables: int = 0  # non-coherent loads of tables that are compiled in, which are safe
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ def compile_port(
     try:
         first = compiler.compile(
             original, ARCH, f"{kernel.name}.cu",
-            instances=[instance] if instance else (), include=include,
+            instances=[instance] if instance else (), include=include, more=ORIGINAL,
         )  # fmt: skip
         codes.append(_code("the original", first, kernel.name))
     except UserError as error:
@@ -123,8 +127,9 @@ def _judged(kernel: Kernel, codes: list[Code], immutable: bool) -> list[Finding]
                 "Compute fewer outputs a thread, or split the kernel.",
             )
         )  # fmt: skip
-    if not immutable and (port.noncoherent > 0 or port.constant > 0):
-        count = max(port.noncoherent, port.constant)
+    constant = 0 if port.tables else port.constant  # in machine code they look alike
+    if not immutable and (port.noncoherent > 0 or constant > 0):
+        count = max(port.noncoherent, constant)
         found.append(
             Finding(
                 "MK170", kernel.line, 1,
@@ -163,10 +168,10 @@ def _code(what: str, compiled: Compiled, name: str) -> Code:
     body = re.search(
         rf"\.entry\s+{re.escape(entry)}\b.*?(?=\n\.visible \.entry|\Z)", compiled.ptx, re.DOTALL
     )
-    loads = len(re.findall(r"\bld\.global\.nc|\bldu\.global", body[0])) if body and entry else -1
+    loads, tables = noncoherent(body[0], compiled.ptx) if body and entry else (-1, 0)
     return Code(
         what, compiled.registers.get(entry, -1), compiled.spills.get(entry, -1), loads,
-        _constant_loads(compiled.cubin, entry),
+        _constant_loads(compiled.cubin, entry), tables,
     )  # fmt: skip
 
 

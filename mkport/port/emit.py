@@ -5,7 +5,7 @@ Everything is the user's own text but for the places named here; nothing is judg
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mkport.declare.generate import struct_name
@@ -133,6 +133,7 @@ def _edits(unit: Unit, plan: Plan) -> list[tuple[int, int, str]]:
         assert name is not None
         edits.append((item.outer.start_byte, item.node.start_byte, ""))
         edits.append((name.start_byte, name.end_byte, plan.kernel.name))
+    edits += _spaces(unit, plan)
     for array in plan.layout.arrays:
         edits.append(_shared_edit(unit, plan.items, array, plan.layout.arrays))
     edits += _places(unit, plan)
@@ -156,6 +157,20 @@ def _edits(unit: Unit, plan: Plan) -> list[tuple[int, int, str]]:
         elif token.text == "__ldg":
             edits.append((start, end, _load_name(unit, plan, given, at)))
     return edits
+
+
+def _spaces(unit: Unit, plan: Plan) -> Iterator[tuple[int, int, str]]:
+    """Functions that do not say where they run, such as constexpr ones, run on the device."""
+    for item in plan.items:
+        for node in find(item.outer, "function_definition"):
+            body = node.child_by_field_name("body")
+            inside = item.kind == "function" and node != item.node
+            if body is None or inside or node.parent is None:
+                continue
+            head = unit.text[max(item.outer.start_byte, node.start_byte) : body.start_byte]
+            words = names(head) | item.words if node == item.node else names(head)
+            if not words & ({"__device__", "__global__"} | set(unit.macros)):
+                yield node.start_byte, node.start_byte, "__device__ "
 
 
 def _closing(given: Sequence[Token], at: int) -> int:

@@ -4,12 +4,14 @@ Lines keep their numbers: `Merged` says which file and line each one came from.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import mkport.machines.host as host
 from mkport.errors import UserError
 
+OWN = Path(host.__file__).parent / "include"
 # Libraries' headers, and mkport's own text of what kernels use of them.
 LIBRARIES = {
     r"cub/.+": "cub/cub.cuh",
@@ -53,6 +55,7 @@ class Merged:
     places: tuple[tuple[str, int], ...]  # of each line: file and line
     system: tuple[str, ...]  # the includes that are not local, in order
     libraries: frozenset[str] = frozenset()  # files that stand in for a library's own headers
+    missing: tuple[str, ...] = ()  # local includes that were not found
 
     def place(self, line: int) -> tuple[str, int]:
         """Where a line of the text came from."""
@@ -73,12 +76,13 @@ def library_header(name: str) -> Path | None:
     """What stands in for a library's header: mkport's own text of what kernels use of it."""
     for pattern, file in LIBRARIES.items():
         if re.fullmatch(pattern, name):
-            return Path(host.__file__).parent / "include" / file
+            return OWN / file
     return None
 
 
-def merge(path: Path) -> Merged:
-    """Reads a file and puts the local includes that are found beside it in place, each once.
+def merge(path: Path, folders: Sequence[Path] = ()) -> Merged:
+    """Reads a file and puts the includes in place that are found beside it or in the folders, each
+    once.
 
     What stands in for a library's header is put in place wherever that is included: it guards
     itself.
@@ -88,6 +92,7 @@ def merge(path: Path) -> Merged:
     lines: list[str] = []
     places: list[tuple[str, int]] = []
     system: list[str] = []
+    missing: list[str] = []
     seen: set[Path] = set()
     libraries: set[str] = set()
 
@@ -100,8 +105,10 @@ def merge(path: Path) -> Merged:
         for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
             found = re.match(r'\s*#\s*include\s*(["<])([^">]+)[">]', line)
             if found:
-                local = file.parent / found[2]
-                if found[1] == '"' and local.is_file():
+                beside = [file.parent] if found[1] == '"' else []
+                places_of = [place / found[2] for place in [*beside, *folders]]
+                local = next((place for place in places_of if place.is_file()), None)
+                if local is not None:
                     if library or local.resolve() not in seen:
                         add(local, name if library else found[2], library)
                     line = ""
@@ -110,10 +117,15 @@ def merge(path: Path) -> Merged:
                     if (header := library_header(found[2])) is not None:
                         libraries.add(f"<{found[2]}>")
                         add(header, f"<{found[2]}>", True)
+                    elif found[1] == '"' and not (OWN / found[2]).is_file():
+                        missing.append(found[2])
             elif re.match(r"\s*#\s*pragma\s+once\b", line):
                 line = ""
             lines.append(line)
             places.append((name, number))
 
     add(path, path.name, False)
-    return Merged("\n".join(lines), tuple(places), tuple(system), frozenset(libraries))
+    return Merged(
+        "\n".join(lines), tuple(places), tuple(system), frozenset(libraries),
+        tuple(dict.fromkeys(missing)),
+    )  # fmt: skip

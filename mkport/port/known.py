@@ -29,12 +29,12 @@ _MATH = (
 ).split()
 PURE = re.compile(
     rf"(?:__)?(?:{'|'.join(_MATH)})(?:f|l|ll)?|make_\w+|__\w+_r[nzud](?:_\w+)?|__\w+_as_\w+|"
-    r"__\w+2\w+|__h\w+|h(?:exp|log|sqrt|rsqrt|sin|cos|rcp|floor|ceil|rint|trunc)\w*|"
+    r"__\w+2\w+|__h\w+|h2?(?:exp|log|sqrt|rsqrt|sin|cos|rcp|floor|ceil|rint|trunc|tanh)\w*|"
     r"__(?:half|bfloat|nv_bfloat|low|high|floats|double|float|int|uint|ll|ull)\w*|"
     r"__(?:popc|popcll|clz|clzll|ffs|ffsll|brev|brevll|byte_perm|fns|dp4a|dp2a\w*|umulhi|mulhi|"
-    r"mul24|umul24|mul64hi|umul64hi|sad|usad|rhadd|hadd|funnelshift_\w+|saturatef|fdividef|"
-    r"cvta_generic_to_shared|isGlobal|isShared|vabs\w*|vadd\w*|vsub\w*|vmin\w*|vmax\w*|vcmp\w*|"
-    r"vset\w*|builtin_expect)|float_to_\w+|std_\w+|exp2_fast|narrow2"
+    r"mul24|umul24|mul64hi|umul64hi|sad|usad|u?r?hadd|funnelshift_\w+|saturatef|fdividef|"
+    r"cvta_generic_to_shared|isGlobal|isShared|v(?:abs|add|avg|cmp|hadd|i|max|min|neg|sad|set|sub)\w*|"
+    r"builtin_expect)|float_to_\w+|std_\w+|exp2_fast|narrow2"
 )
 TYPES = re.compile(
     r"(?:unsigned|signed|float|double|half|__half2?|int|uint|char|uchar|short|ushort|long|bool|"

@@ -19,6 +19,8 @@ from mkport.port.report import Report, Verdict
 from mkport.port.scanned import Request
 from mkport.port.tried import Tried
 
+LACKING = ("MK101", "MK103", "MK122", "MK161")  # what a header that is not there may cause
+
 
 def port_file(
     path: Path | str,
@@ -36,6 +38,7 @@ def port_file(
     run: bool = True,
     compile: bool = True,
     machine: str = "host",
+    include: Sequence[Path] = (),
 ) -> Report:
     """Ports one kernel of a file.
 
@@ -44,7 +47,8 @@ def port_file(
     parameters that nothing writes during a step. `arguments` are what original and port run on, by
     parameter or as texts ("x=f32[8,512]"); made-up ones are tried when they are left out. `name` is
     the op's, the kernel's when left out. The port's files go to `out`/name if `out` is given and
-    the port succeeds. Raises UserError for wrong use; all else is in the report.
+    the port succeeds; `include` are folders of headers. Raises UserError for wrong use; all else is
+    in the report.
     """
     if machine not in ("host", "cuda"):
         raise UserError(f"A port is run on the machines host and cuda, not on {machine!r}.")
@@ -58,7 +62,7 @@ def port_file(
     return Port(
         Request(
             Path(path), kernel, grid, block, shared, instance, tuple(immutable), defines,
-            arguments, name, out, run, compile, machine,
+            arguments, name, out, run, compile, machine, tuple(include),
         )
     ).run()  # fmt: skip
 
@@ -136,6 +140,11 @@ class Port(Tried):
 
         lines = re.compile(r"\b(lines?) (\d+(?:, \d+)*)")
         cause, fix = (lines.sub(named, text) for text in (finding.cause, finding.fix))
+        if finding.code in LACKING and self.merged.missing:
+            fix = (
+                f"Headers are not here ({', '.join(self.merged.missing)}): give their folders "
+                + (f"with -I DIR. {fix}")
+            )
         if finding.code == "MK201" and file in self.merged.libraries:
             fix = "Put __syncthreads() between two uses of the same storage."
         return replace(finding, file=file, line=line, cause=cause, fix=fix)

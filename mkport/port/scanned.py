@@ -5,7 +5,7 @@ What the user asked for stands here too; each further step is a layer on this on
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ class Request:
     run: bool = True
     compile: bool = True
     machine: str = "host"
+    include: tuple[Path, ...] = ()  # folders of headers
 
 
 RECORDED = "port.json"
@@ -93,7 +94,7 @@ class Scanned:
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.merged: Merged = merge(request.path)
+        self.merged: Merged = merge(request.path, request.include)
         self.steps = Steps(request.path.name)
         self.launch: Geometry | None = None
         self.files: dict[str, str] = {}
@@ -151,7 +152,7 @@ class Scanned:
         defines = dict(self.request.defines)
         written_out = Unit(expand(self.unit.text, defines))
         torn = self.unit.torn and not written_out.torn
-        for unit in (written_out,) if torn else (self.unit, written_out):
+        for unit in self._texts((written_out,) if torn else (self.unit, written_out)):
             special = self.analysed.special(self.seen)
             items = [
                 item for item in unit.kernels
@@ -160,20 +161,27 @@ class Scanned:
             if len(items) != 1:
                 continue
             reached, macros = unit.reach(items, " ".join(self.request.instance))
-            same = sum(i.kind == "function" for i in reached) == sum(
-                i.kind == "function" for i in self.reached
-            )
+            functions = [sum(i.kind == "function" for i in all_of)
+                         for all_of in (reached, self.reached)]  # fmt: skip
             shared = [len(re.findall(r"\b__shared__\b", u.text_of(i)))
                       for u, all_of in ((unit, reached), (self.analysed, self.reached))
                       for i in [*all_of]]  # fmt: skip
             counts = (sum(shared[: len(reached)]), sum(shared[len(reached) :]))
             if unit.broken(reached) is None and (
-                unit is written_out or (counts[0] == counts[1] and self._guards_agree(same))
+                unit in (written_out, self.analysed)
+                or (counts[0] == counts[1] and self._guards_agree(*functions))
             ):
                 self.unit = unit
                 self.macros = frozenset(macros)
                 return items[0], reached
         raise RefusedPort(self._unread(self.analysed, self.seen, "not understood"))
+
+    def _texts(self, first: Sequence[Unit]) -> Iterator[Unit]:
+        """Texts that the port may be made of; those last that only a GPU's compiler would see,
+        for conditionals that tear a declaration apart."""
+        yield from first
+        yield Unit(resolve(self.merged.text, dict(self.request.defines), {**GPU}))
+        yield self.analysed
 
     def _one_of(self, unit: Unit, chosen: Sequence[Item]) -> Item:
         """The kernel of a name: the template's specialisation for the instance, else the rest."""
@@ -207,8 +215,10 @@ class Scanned:
             )  # fmt: skip
         return plain[0]
 
-    def _guards_agree(self, same: bool) -> bool:
-        return same or "#if" in self.unit.text
+    def _guards_agree(self, here: int, seen: int) -> bool:
+        """Whether a text reaches the functions that the analysis saw; more only by branches that
+        another compiler takes."""
+        return here == seen or (here > seen and "#if" in self.unit.text)
 
     def _unread(self, unit: Unit, item: Item, what: str, node: Any = None) -> Finding:
         node = node or item.node

@@ -4,7 +4,7 @@ verifier derives the waits of a megakernel from the ops themselves.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,13 +71,16 @@ class Dependency:
         )
 
 
-def host_launches(path: Path, define: Mapping[str, str] | None = None) -> list[HostLaunch]:
-    """The launches of a CUDA file in the order in which they stand.
+def host_launches(
+    path: Path, define: Mapping[str, str] | None = None, include: Sequence[Path] = ()
+) -> list[HostLaunch]:
+    """The launches of a CUDA file in the order in which they stand; `include` are folders of
+    headers.
 
     Raises UserError where there is none, and for a kernel whose parameters cannot be told.
     """
     defines = dict(define or {})
-    merged = merge(path)
+    merged = merge(path, include)
     text = merged.text
     unit = Unit(resolve(text, defines))
     seen = Unit(expand(resolve(text, defines, {**GPU}), defines))

@@ -67,9 +67,15 @@ def readable(text: str) -> str:
                     break
     ranges += _arguments_of_declared_types([t for t in given if not t.blank])
     text = blanked(text, ranges)
+    text = re.sub(r"(?<=[.>])operator\s+(?=\w+\s*\(\s*\))", _joined, text)
     for word, known in _RENAMED.items():
         text = re.sub(rf"\b{word}\b", known[: len(word)], text)
     return text
+
+
+def _joined(found: re.Match[str]) -> str:
+    """`x.operator T()`, which the grammar lacks, as the call of one name."""
+    return found[0].rstrip() + "_" * (len(found[0]) - len(found[0].rstrip()))
 
 
 def _arguments_of_declared_types(given: Sequence[Token]) -> Iterator[tuple[int, int]]:

@@ -82,7 +82,8 @@ class Tried(Written):
                 continue
             tried.append(found)
             if not any(f.code in check.FITS for f in found):
-                own = tuple(f for f in found if "shared" in f.cause or f.code == "MK205")
+                own = tuple(f for f in found if f.code in ("MK201", "MK207") and "shared" in f.cause
+                            or f.code == "MK205")  # fmt: skip
                 blamed = blamed or own
                 if any(f.code in ("MK201", "MK205") for f in own):
                     break  # no argument mends that

@@ -137,7 +137,7 @@ class Unit:
                 found = {re.split(r"\W+", text.rstrip("; \n"))[-1]}
             if node.type == "namespace_alias_definition":
                 found = {re.split(r"\W+", text)[1]}
-        elif node.type == "declaration":
+        elif node.type == "declaration" and not self._macro_use(node):
             kind, found = "variable", self._names([node])
             if any(d.type == "function_declarator" for d in declarators(node)):
                 kind = "prototype"
@@ -148,7 +148,15 @@ class Unit:
         elif not node.is_named or node.type.startswith("preproc") or node.type == "comment":
             return
         words = words_of(self.tree, node) | self._words_before(outer, node)
+        for macro in words & set(self.macros):
+            words |= set(re.findall(r"__(?:device|global|host)__", self.macros[macro].text))
         self.items.append(Item(kind, node, outer, frozenset(found), frozenset(words), namespace))
+
+    def _macro_use(self, node: "Node") -> bool:
+        """`MACRO(float);`, which reads like the declaration of a variable in brackets."""
+        named = node.child_by_field_name("type")
+        macro = self.macros.get(self.tree.of(named)) if named is not None else None
+        return macro is not None and macro.parameters is not None
 
     def _words_before(self, outer: "Node", node: "Node") -> set[str]:
         """Words that the grammar leaves outside a node: macros in front, blanked specifiers."""

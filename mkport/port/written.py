@@ -73,6 +73,7 @@ class Written(Fitted):
             spills = f"{code.spills} bytes spilled" if code.spills >= 0 else "spills unknown"
             step.say(f"  {code.what}: {code.registers} registers, {spills}")
             constant = "" if code.constant < 0 else f", {code.constant} LDG.CONSTANT"
+            constant += f", {code.tables} of constant tables" if code.tables else ""
             machine.say(f"  {code.what}: {code.noncoherent} ld.global.nc{constant}")
         if built.note:
             step.say(built.note)

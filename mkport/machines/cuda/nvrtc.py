@@ -62,11 +62,12 @@ class Nvrtc:
         lines: bool = False,
         instances: Sequence[str] = (),
         include: Sequence[Path] = (),
+        more: Sequence[str] = (),
     ) -> Compiled:
         """Compiles for an architecture such as "sm_90a"; with `lines` the code knows its lines.
 
         `instances` names templates to instantiate ("softmax<float, 4>"), `include` folders to
-        search.
+        search, `more` further options.
 
         Raises UserError with the compiler's words when it refuses the text or the architecture, and
         RuntimeError when the library itself fails. Source: NVIDIA's NVRTC documentation.
@@ -76,7 +77,7 @@ class Nvrtc:
             "CreateProgram", ctypes.byref(program), source.encode(), name.encode(), 0, None, None
         )
         try:
-            options = options_of(self.version, arch, lines, include)
+            options = [*options_of(self.version, arch, lines, include), *more]
             for instance in instances:
                 self._call("AddNameExpression", program, instance.encode())
             array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))

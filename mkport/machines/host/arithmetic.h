@@ -43,15 +43,7 @@ inline float fdividef(float x, float y) { return x / y; }
 inline float sinpif(float x) { return sinf(x * 3.14159265358979323846f); }
 inline float cospif(float x) { return cosf(x * 3.14159265358979323846f); }
 inline float normcdff(float x) { return 0.5f * erfcf(-x * 0.70710678118654752440f); }
-inline int __float2int_rn(float x) { return int(rintf(x)); }
-inline int __float2int_rz(float x) { return int(x); }
-inline int __float2int_rd(float x) { return int(floorf(x)); }
-inline int __float2int_ru(float x) { return int(ceilf(x)); }
-inline unsigned __float2uint_rn(float x) { return unsigned(rintf(x)); }
-inline unsigned __float2uint_rz(float x) { return unsigned(x); }
-inline float __int2float_rn(int x) { return float(x); }
-inline float __uint2float_rn(unsigned x) { return float(x); }
-inline float __double2float_rn(double x) { return float(x); }
+#include "conversions.h"
 
 #define MK_MIN_MAX(type)                                           \
   inline type min(type x, type y) { return y < x ? y : x; }        \
@@ -119,3 +111,4 @@ inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
   return unsigned((uint64_t(high) << 32 | low) >> (by & 31));
 }
+#include "integers.h"

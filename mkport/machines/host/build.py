@@ -18,8 +18,9 @@ from mkport.errors import UserError
 
 HERE = Path(__file__).parent
 HEADERS = (
-    "fiber.h", "world.h", "device.h", "names.h", "vectors.h", "arithmetic.h", "warp.h",
-    "ordinary.h",
+    "fiber.h", "world.h", "device.h", "names.h", "vectors.h", "arithmetic.h", "conversions.h",
+    "integers.h", "warp.h", "ordinary.h", "include/cuda_fp16.h", "include/cuda_bf16.h",
+    "include/half_more.h",
 )  # fmt: skip
 MESSAGE_BYTES = 1 << 16
 

@@ -34,6 +34,35 @@ __device__ __forceinline__ thread_block this_thread_block() {
   return block;
 }
 
+// All blocks of a launch, as far as their places go: they never meet.
+struct grid_group {
+  static __device__ __forceinline__ unsigned long long block_rank() {
+    return (static_cast<unsigned long long>(blockIdx.z) * gridDim.y + blockIdx.y) * gridDim.x +
+           blockIdx.x;
+  }
+  static __device__ __forceinline__ unsigned long long num_blocks() {
+    return static_cast<unsigned long long>(gridDim.x) * gridDim.y * gridDim.z;
+  }
+  static __device__ __forceinline__ unsigned long long thread_rank() {
+    return block_rank() * thread_block::size() + thread_block::thread_rank();
+  }
+  static __device__ __forceinline__ unsigned long long size() {
+    return num_blocks() * thread_block::size();
+  }
+  static __device__ __forceinline__ unsigned long long num_threads() { return size(); }
+  static __device__ __forceinline__ dim3 block_index() {
+    return dim3(blockIdx.x, blockIdx.y, blockIdx.z);
+  }
+  static __device__ __forceinline__ dim3 dim_blocks() {
+    return dim3(gridDim.x, gridDim.y, gridDim.z);
+  }
+  static __device__ __forceinline__ dim3 group_dim() { return dim_blocks(); }
+};
+__device__ __forceinline__ grid_group this_grid() {
+  grid_group grid;
+  return grid;
+}
+
 template <unsigned width, class Parent = void>
 struct thread_block_tile {
   static_assert(width >= 1 && width <= 32 && (width & (width - 1)) == 0,

@@ -23,6 +23,8 @@ struct __nv_bfloat16 {
 typedef __nv_bfloat16 nv_bfloat16;
 struct alignas(4) __nv_bfloat162 {
   __nv_bfloat16 x, y;
+  __nv_bfloat162() = default;
+  __nv_bfloat162(const __nv_bfloat16& x, const __nv_bfloat16& y) : x(x), y(y) {}
 };
 typedef __nv_bfloat162 nv_bfloat162;
 
@@ -38,8 +40,7 @@ inline __nv_bfloat16 __float2bfloat16(float x) {
   return h;
 }
 inline __nv_bfloat16 __float2bfloat16_rn(float x) { return __float2bfloat16(x); }
-inline __nv_bfloat16 __double2bfloat16(double x) { return __float2bfloat16(float(x)); }
-inline __nv_bfloat16 __int2bfloat16_rn(int x) { return __float2bfloat16(float(x)); }
+inline __nv_bfloat16 __double2bfloat16(double x) { return __float2bfloat16(mk_odd(x)); }
 inline __nv_bfloat162 __float2bfloat162_rn(float x) {
   return {__float2bfloat16(x), __float2bfloat16(x)};
 }
@@ -57,6 +58,12 @@ inline __nv_bfloat16 __low2bfloat16(__nv_bfloat162 v) { return v.x; }
 inline __nv_bfloat16 __high2bfloat16(__nv_bfloat162 v) { return v.y; }
 inline float __low2float(__nv_bfloat162 v) { return __bfloat162float(v.x); }
 inline float __high2float(__nv_bfloat162 v) { return __bfloat162float(v.y); }
+inline __nv_bfloat162 __low2bfloat162(__nv_bfloat162 v) { return {v.x, v.x}; }
+inline __nv_bfloat162 __high2bfloat162(__nv_bfloat162 v) { return {v.y, v.y}; }
+inline __nv_bfloat162 __lows2bfloat162(__nv_bfloat162 v, __nv_bfloat162 w) { return {v.x, w.x}; }
+inline __nv_bfloat162 __highs2bfloat162(__nv_bfloat162 v, __nv_bfloat162 w) { return {v.y, w.y}; }
+inline __nv_bfloat16 __short_as_bfloat16(short x) { return mk_bits<__nv_bfloat16>(x); }
+inline short __bfloat16_as_short(__nv_bfloat16 x) { return static_cast<short>(x.bits); }
 inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short x) { return mk_bits<__nv_bfloat16>(x); }
 inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 x) { return x.bits; }
 inline __nv_bfloat16 operator+(__nv_bfloat16 x, __nv_bfloat16 y) {
@@ -130,14 +137,16 @@ inline __nv_bfloat16 __hfma(__nv_bfloat16 x, __nv_bfloat16 y, __nv_bfloat16 z) {
 inline __nv_bfloat162 __hfma2(__nv_bfloat162 x, __nv_bfloat162 y, __nv_bfloat162 z) {
   return {__hfma(x.x, y.x, z.x), __hfma(x.y, y.y, z.y)};
 }
-inline __nv_bfloat16 __hmax(__nv_bfloat16 x, __nv_bfloat16 y) {
-  return __float2bfloat16(fmaxf(__bfloat162float(x), __bfloat162float(y)));
+inline __nv_bfloat16 __hmax(__nv_bfloat16 x, __nv_bfloat16 y) {  // of a number and NaN, the number
+  if (x != x && y == y) return y;
+  return y != y && x == x ? x : __float2bfloat16(fmaxf(__bfloat162float(x), __bfloat162float(y)));
 }
 inline __nv_bfloat162 __hmax2(__nv_bfloat162 x, __nv_bfloat162 y) {
   return {__hmax(x.x, y.x), __hmax(x.y, y.y)};
 }
-inline __nv_bfloat16 __hmin(__nv_bfloat16 x, __nv_bfloat16 y) {
-  return __float2bfloat16(fminf(__bfloat162float(x), __bfloat162float(y)));
+inline __nv_bfloat16 __hmin(__nv_bfloat16 x, __nv_bfloat16 y) {  // of a number and NaN, the number
+  if (x != x && y == y) return y;
+  return y != y && x == x ? x : __float2bfloat16(fminf(__bfloat162float(x), __bfloat162float(y)));
 }
 inline __nv_bfloat162 __hmin2(__nv_bfloat162 x, __nv_bfloat162 y) {
   return {__hmin(x.x, y.x), __hmin(x.y, y.y)};
@@ -165,4 +174,16 @@ inline __nv_bfloat16 hfloor(__nv_bfloat16 x) {
 inline __nv_bfloat16 hceil(__nv_bfloat16 x) { return __float2bfloat16(ceilf(__bfloat162float(x))); }
 inline __nv_bfloat16 hrint(__nv_bfloat16 x) { return __float2bfloat16(rintf(__bfloat162float(x))); }
 inline __nv_bfloat16 hrcp(__nv_bfloat16 x) { return __float2bfloat16(1.0f / __bfloat162float(x)); }
-inline __nv_bfloat162 h2exp(__nv_bfloat162 x) { return {hexp(x.x), hexp(x.y)}; }
+#define MK_H __nv_bfloat16
+#define MK_H2 __nv_bfloat162
+#define MK_NARROW __float2bfloat16
+#define MK_WIDE __bfloat162float
+#define MK_TO_WHOLE(name, how) __bfloat162##name##how
+#define MK_FROM_WHOLE(name) __##name##2bfloat16_rn
+#include "half_more.h"
+#undef MK_H
+#undef MK_H2
+#undef MK_NARROW
+#undef MK_WIDE
+#undef MK_TO_WHOLE
+#undef MK_FROM_WHOLE

@@ -23,6 +23,8 @@ struct __half {
 typedef __half half;
 struct alignas(4) __half2 {
   __half x, y;
+  __half2() = default;
+  __half2(const __half& x, const __half& y) : x(x), y(y) {}
 };
 typedef __half2 half2;
 
@@ -62,10 +64,7 @@ inline __half __float2half(float x) {
   return h;
 }
 inline __half __float2half_rn(float x) { return __float2half(x); }
-inline __half __double2half(double x) { return __float2half(float(x)); }
-inline __half __int2half_rn(int x) { return __float2half(float(x)); }
-inline int __half2int_rn(__half x) { return int(rintf(__half2float(x))); }
-inline int __half2int_rz(__half x) { return int(__half2float(x)); }
+inline __half __double2half(double x) { return __float2half(mk_odd(x)); }
 inline __half2 __float2half2_rn(float x) { return {__float2half(x), __float2half(x)}; }
 inline __half2 __floats2half2_rn(float x, float y) { return {__float2half(x), __float2half(y)}; }
 inline __half2 __float22half2_rn(float2 v) { return __floats2half2_rn(v.x, v.y); }
@@ -77,6 +76,12 @@ inline __half __low2half(__half2 v) { return v.x; }
 inline __half __high2half(__half2 v) { return v.y; }
 inline float __low2float(__half2 v) { return __half2float(v.x); }
 inline float __high2float(__half2 v) { return __half2float(v.y); }
+inline __half2 __low2half2(__half2 v) { return {v.x, v.x}; }
+inline __half2 __high2half2(__half2 v) { return {v.y, v.y}; }
+inline __half2 __lows2half2(__half2 v, __half2 w) { return {v.x, w.x}; }
+inline __half2 __highs2half2(__half2 v, __half2 w) { return {v.y, w.y}; }
+inline __half __short_as_half(short x) { return mk_bits<__half>(x); }
+inline short __half_as_short(__half x) { return static_cast<short>(x.bits); }
 inline __half __ushort_as_half(unsigned short x) { return mk_bits<__half>(x); }
 inline unsigned short __half_as_ushort(__half x) { return x.bits; }
 inline __half operator+(__half x, __half y) {
@@ -129,12 +134,14 @@ inline __half __hfma(__half x, __half y, __half z) {
 inline __half2 __hfma2(__half2 x, __half2 y, __half2 z) {
   return {__hfma(x.x, y.x, z.x), __hfma(x.y, y.y, z.y)};
 }
-inline __half __hmax(__half x, __half y) {
-  return __float2half(fmaxf(__half2float(x), __half2float(y)));
+inline __half __hmax(__half x, __half y) {  // of a number and NaN, the number
+  if (x != x && y == y) return y;
+  return y != y && x == x ? x : __float2half(fmaxf(__half2float(x), __half2float(y)));
 }
 inline __half2 __hmax2(__half2 x, __half2 y) { return {__hmax(x.x, y.x), __hmax(x.y, y.y)}; }
-inline __half __hmin(__half x, __half y) {
-  return __float2half(fminf(__half2float(x), __half2float(y)));
+inline __half __hmin(__half x, __half y) {  // of a number and NaN, the number
+  if (x != x && y == y) return y;
+  return y != y && x == x ? x : __float2half(fminf(__half2float(x), __half2float(y)));
 }
 inline __half2 __hmin2(__half2 x, __half2 y) { return {__hmin(x.x, y.x), __hmin(x.y, y.y)}; }
 inline bool __heq(__half x, __half y) { return x == y; }
@@ -156,4 +163,16 @@ inline __half hfloor(__half x) { return __float2half(floorf(__half2float(x))); }
 inline __half hceil(__half x) { return __float2half(ceilf(__half2float(x))); }
 inline __half hrint(__half x) { return __float2half(rintf(__half2float(x))); }
 inline __half hrcp(__half x) { return __float2half(1.0f / __half2float(x)); }
-inline __half2 h2exp(__half2 x) { return {hexp(x.x), hexp(x.y)}; }
+#define MK_H __half
+#define MK_H2 __half2
+#define MK_NARROW __float2half
+#define MK_WIDE __half2float
+#define MK_TO_WHOLE(name, how) __half2##name##how
+#define MK_FROM_WHOLE(name) __##name##2half_rn
+#include "half_more.h"
+#undef MK_H
+#undef MK_H2
+#undef MK_NARROW
+#undef MK_WIDE
+#undef MK_TO_WHOLE
+#undef MK_FROM_WHOLE

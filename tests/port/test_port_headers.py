@@ -1,0 +1,154 @@
+"""Files as they lie in a repository: headers in other folders, words that macros make."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mkport.machines.cuda.nvrtc import find
+from mkport.machines.host.build import compiler
+from mkport.port.loads import noncoherent
+from mkport.port.port import port_file
+from mkport.port.report import Report
+
+needs_compiler = pytest.mark.skipif(compiler() is None, reason="there is no C++ compiler")
+needs_nvrtc = pytest.mark.skipif(find() is None, reason="NVRTC is not installed")
+X, Y = np.linspace(-3, 300000, 64, dtype=np.float32), np.zeros(64, np.float32)
+GIVEN: dict[str, Any] = {"x": X, "y": Y, "n": 64}
+UTILITIES = """\
+#pragma once
+#define DEVICE_INLINE __device__ __forceinline__
+#define INSTANTIATE(type) template void launch<type>(const type*, type*, int)
+namespace conversion {
+template <class To, class From> DEVICE_INLINE To to(From x) { return To(x); }
+template <> DEVICE_INLINE float to(float x) { return x + 1.0f; }
+}
+constexpr int ceil_of(int a, int b) { return (a + b - 1) / b; }
+struct Rows { int rows; constexpr int parts(int by) const { return ceil_of(rows, by); } };
+"""
+KERNEL = """\
+#include "utilities.h"
+template <class T> __global__ void k(const T* x, T* y, int n) {
+  const Rows rows = {n};
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = conversion::to<float>(x[i]) * rows.parts(3) + ceil_of(7, 2);
+}
+template <class T> void launch(const T* x, T* y, int n) { k<<<2, 32>>>(x, y, n); }
+INSTANTIATE(float);
+INSTANTIATE(double);
+"""
+
+
+def ported(path: Path, **options: Any) -> Report:
+    return port_file(path, "k", block=(32, 1, 1), grid=(2, 1, 1), **options)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """A file, and the folder in which its headers are."""
+    source, headers = tmp_path / "src", tmp_path / "include"
+    source.mkdir(), headers.mkdir()
+    (source / "k.cu").write_text(KERNEL)
+    (headers / "utilities.h").write_text(UTILITIES)
+    return source / "k.cu", headers
+
+
+def test_a_header_that_is_not_there_is_named(folders: tuple[Path, Path]) -> None:
+    report = ported(folders[0], instantiate="k<float>", run=False)
+    assert report.verdict == "refused"
+    assert "Headers are not here (utilities.h): give their folders with -I DIR." in str(
+        report.findings[0]
+    )
+
+
+@needs_compiler
+def test_headers_of_other_folders_and_words_that_macros_make(folders: tuple[Path, Path]) -> None:
+    path, headers = folders
+    report = ported(path, instantiate="k<float>", include=[headers], arguments=GIVEN)
+    assert report.verdict == "ported" and report.ran, [str(f) for f in report.findings]
+    task = report.files["task.cuh"]
+    assert "INSTANTIATE(" not in task and "__device__ constexpr int parts" in task
+    assert "__device__ constexpr int ceil_of" in task
+    assert "ceil_of" in report.files["standalone.cu"]
+
+
+@needs_compiler
+def test_a_call_of_a_conversion_operator_is_read(tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text(
+        "struct Box { float v; __device__ operator float() const { return v; } };\n"
+        "__global__ void k(const float* x, float* y, int n) {\n"
+        "  Box b = {x[threadIdx.x]};\n"
+        "  y[threadIdx.x] = b.operator float() + n;\n"
+        "}\n"
+    )
+    report = port_file(
+        tmp_path / "k.cu", block=(32, 1, 1), grid=(1, 1, 1), arguments=GIVEN, compile=False
+    )
+    assert report.ran, [str(f) for f in report.findings]
+
+
+@needs_compiler
+def test_branches_that_tear_a_namespace_apart(tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text(
+        "namespace old {\n#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800\n"
+        "__global__ void k(float* x) {}\n}\n#else\n"
+        "__global__ void k(const float* x, float* y, int n) {\n"
+        "  if (threadIdx.x < n) y[threadIdx.x] = 2 * x[threadIdx.x];\n}\n}\n#endif\n"
+    )
+    report = ported(tmp_path / "k.cu", arguments=GIVEN, compile=False)
+    assert report.ran, [str(f) for f in report.findings]
+
+
+PLACE = """\
+#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+__global__ void k(const float* x, float* y, int n) {
+  cg::grid_group grid = cg::this_grid();
+  for (auto i = grid.thread_rank(); i < n; i += grid.size())
+    y[i] = x[i] + cg::this_grid().num_blocks();
+  MEETS
+}
+"""
+
+
+@needs_compiler
+def test_a_place_in_the_grid_is_no_barrier(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(PLACE.replace("MEETS", ""))
+    assert ported(path, arguments=GIVEN).ran
+    path.write_text(PLACE.replace("MEETS", "grid.sync();"))
+    assert {f.code for f in ported(path, arguments=GIVEN).refusals} == {"MK150"}
+
+
+TABLES = """\
+__device__ const float table[4] = {1.5f, 2.5f, 3.5f, 4.5f};
+__global__ void k(const float* __restrict__ x, float* y, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = sinf(x[i]) * table[i & 3] + cos(double(x[i]));
+}
+"""
+
+
+@needs_nvrtc
+def test_tables_that_are_compiled_in_are_no_memory(tmp_path: Path) -> None:
+    """`sinf` reads one of the math library's."""
+    path = tmp_path / "k.cu"
+    path.write_text(TABLES)
+    report = ported(path, run=False)
+    assert report.verdict == "ported", [str(f) for f in report.findings]
+    lines = {line.split(":")[0].strip(): line for line in report.steps[9].lines}
+    assert (
+        ": 1 ld.global.nc" in lines["the original"] and "constant tables" in lines["the original"]
+    )
+    assert ": 0 ld.global.nc" in lines["the port alone"]
+
+
+def test_an_address_that_may_be_another_counts_as_memory() -> None:
+    module = ".global .align 4 .b8 table[16] = {0};\n"
+    base = (
+        "mov.u64 %rd1, table;\nadd.s64 %rd2, %rd1, %rd9;\n{}\nld.global.nc.f32 %f1, [%rd2+4];\n}}\n"
+    )
+    assert noncoherent(base.format("add.s64 %rd2, %rd2, 4;"), module) == (0, 1)
+    assert noncoherent(base.format("ld.param.u64 %rd2, [p];"), module) == (1, 0)
+    assert noncoherent(base.format("selp.b64 %rd2, %rd1, %rd7, %p1;"), module) == (1, 0)
