@@ -43,7 +43,7 @@ def faulty(planted: str, ops: list, weights: str, cache: str, rows: int, title: 
     program = compose_cuda(ops, weights, cache)
     assert program.source.count(STORE) == 1
     source = program.source.replace(STORE, f"{planted}\n{STORE}")
-    return CudaProgram(program.ops, weights, cache, program.rows, source)
+    return CudaProgram(program.ops, weights, cache, source, program.rows)
 
 
 @pytest.mark.slow
