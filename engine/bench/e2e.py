@@ -39,7 +39,7 @@ class Ask:
 
 @dataclass
 class Told:
-    """How one request went. Seconds since all were submitted."""
+    """How one request went: `ids` [tokens] of its answer, seconds since all were submitted."""
 
     prompt: int  # tokens
     ids: list[int] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Told:
 
 @dataclass
 class Report:
-    """What a run measured, and on what."""
+    """What a run measured, and on what; `prompts` and `answers` [requests] are in tokens."""
 
     model: str
     machine: str
@@ -63,7 +63,7 @@ class Report:
     commit: str
     batch: int  # requests side by side
     context: int  # positions
-    prompts: list[int]  # [requests] tokens
+    prompts: list[int]
     answers: list[int]
     same_alone: tuple[int, int]  # tokens of answers that are the same alone, of how many
     preemptions: int

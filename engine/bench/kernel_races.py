@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mkport.declare import Op
-from mkport.kernels.attention.op import SPLIT
+from mkport.kernels.attention.op import splits_kept
 from mkport.library import find_op
 from mkport.testing.cuda_forms import GpuLaunch, standalone_source
 from mkport.testing.parts import load_part
@@ -181,8 +181,8 @@ def attention(rows: int, context: int, window: int) -> Race:
 
     seen = min(window, context) if window else context
     nbytes = rows * seen * KV_HEADS * HEAD_DIM * 2 * 2
-    copies, per_sequence, splits = _copies(nbytes), context // PAGE, -(-context // SPLIT)
-    pages = rows * per_sequence
+    copies, per_sequence = _copies(nbytes), context // PAGE
+    pages, splits = rows * per_sequence, splits_kept(context, window)
     table = torch.randperm(pages, device="cuda").int().reshape(rows, per_sequence)
     shape = (pages, KV_HEADS, PAGE, HEAD_DIM)
     where = np.array([(row, context - 1) for row in range(rows)], np.int32)
