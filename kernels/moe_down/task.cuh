@@ -38,13 +38,12 @@ struct moe_down : MkProductBody {
     return {needed, needed + a.slot_count};
   }
 
-  MK_DEVICE static void begin(const MoeDownArgs& a, const MkRun& run, MkLoad& ring) {
-    E::begin(ring, run, a.slots, a.slot_count, a.slot_step);
+  MK_DEVICE static void begin(const MoeDownArgs& a, const MkRun&, MkLoad& ring) {
+    E::begin(ring, a.slots, a.slot_count);
   }
-  MK_DEVICE static MkRows rows(const MoeDownArgs& a, int, int lower, MkLoad& ring) {
-    const int expert = E::expert(ring, a.slots);
-    const int n0 = ring.walk.column * P::ROWS + lower * P::HALF;
-    ring.walk.advance();
+  MK_DEVICE static MkRows rows(const MoeDownArgs& a, int tile, int lower, const MkLoad& ring) {
+    const int expert = E::expert(ring, a.slots, slot_of(a, tile));
+    const int n0 = column_of(a, tile) + lower * P::HALF;
     return {a.w, a.place_of_w, expert < 0 ? 0 : a.k, int64_t(expert) * a.n + n0, a.n - n0};
   }
 

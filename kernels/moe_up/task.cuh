@@ -8,13 +8,13 @@ struct moe_up : MkProductBody {
   static constexpr bool late = true;
   static constexpr int parts = 2;
 
-  MK_DEVICE static void begin(const MoeUpArgs& a, const MkRun& run, MkLoad& ring) {
-    E::begin(ring, run, a.slots, a.slot_count, a.slot_step);
+  MK_DEVICE static void begin(const MoeUpArgs& a, const MkRun&, MkLoad& ring) {
+    E::begin(ring, a.slots, a.slot_count);
   }
-  MK_DEVICE static MkRows rows(const MoeUpArgs& a, int part, int lower, MkLoad& ring) {
-    const int expert = E::expert(ring, a.slots);
-    const int n0 = ring.walk.column * P::ROWS + part % 2 * P::HALF;
-    if (part % 2 == 1) ring.walk.advance();
+  MK_DEVICE static MkRows rows(const MoeUpArgs& a, int part, int lower, const MkLoad& ring) {
+    const int tile = part / 2;
+    const int expert = E::expert(ring, a.slots, tile * a.slot_step % a.slot_count);
+    const int n0 = tile / a.slot_count * P::ROWS + part % 2 * P::HALF;
     const int64_t row = int64_t(expert) * (a.n + a.up_row) + n0;
     return {lower ? a.w_up : a.w_gate, lower ? a.place_of_w_up : a.place_of_w_gate,
             expert < 0 ? 0 : a.k, lower ? row + a.up_row : row, a.n - n0};

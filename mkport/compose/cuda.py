@@ -20,7 +20,9 @@ CUDA = Path(cuda.__file__).parent
 STORAGE = {"bf16": "mk_bf16", "f32": "float"}
 MAX_ROWS = 8
 MAX_OPS = 63  # of a program: bits of a word
-NO_PRODUCT = "MK_DEVICE inline void mk_compute_product(const MkBox&, MkRole&, MkCompute&) {}"
+NO_PRODUCT = """MK_DEVICE inline void mk_load_product(const MkBox&, const MkParts&, MkLoad&) {}
+MK_DEVICE inline void mk_compute_product(const MkBox&, MkRole&, MkCompute&) {}
+"""
 SHARED = {  # what bodies name: the section that has it
     "MkProduct": ("The product that ops share", "product.cuh"),
     "MkExperts": ("What the expert ops share", "experts.cuh"),
@@ -117,14 +119,14 @@ def _dispatch(ops: Sequence[Op]) -> str:
         "begin(const MkBox& box, MkLoad& load)": switch(
             *cases(having("begin"), "mk_begin_record<{}>(box, load)")
         ),
-        "load(const MkBox& box, int part, MkLoad& load)": [
+        "rows(const MkBox& box, int part, MkLoad& load)": [
             "  MkRows rows = {};",
-            *switch(
-                *cases(products, "rows = mk_rows_part<{}>(box, part, load)"),
-                *cases(loading, "mk_load_part<{}>(box, part, load)"),
-            ),
-            *(["  if (rows.k > 0) MkProduct::stream(load, rows);"] if products else []),
+            *switch(*cases(products, "rows = mk_rows_part<{}>(box, part, load)")),
+            "  return rows;",
         ],
+        "load(const MkBox& box, int tile, MkLoad& load)": switch(
+            *cases(loading, "mk_load_part<{}>(box, tile, load)")
+        ),
         "early(const MkBox& box, const MkStage& stage)": switch(
             *cases(having("early"), "mk_early_record<{}>(box, stage)")
         ),
@@ -152,12 +154,12 @@ def _dispatch(ops: Sequence[Op]) -> str:
         for head, lines in functions.items()
     ]
     if not products:
-        parts.append(f"{NO_PRODUCT}\n")
+        parts.append(NO_PRODUCT)
     return "\n".join(parts)
 
 
 def _result(head: str) -> str:
-    return "MkInput" if head.startswith("stage(") else "void"
+    return {"rows": "MkRows", "stage": "MkInput"}.get(head.split("(")[0], "void")
 
 
 def _sets(ops: Sequence[Op], products: Sequence[Op]) -> str:

@@ -72,7 +72,7 @@ struct MkProgress {
   int32_t at;         // of the ring
   uint32_t number;
   uint32_t freed;     // the loader's, as the next
-  int32_t oldest;
+  int32_t taken;      // of the ring
   int32_t dead;       // a wait has failed
   int32_t kind, which, seen, wanted;  // that wait, as the error block tells it
 };
@@ -115,22 +115,6 @@ struct MkRing {
   MK_DEVICE int place(int size) const { return at + size > bytes ? 0 : at; }
 };
 
-// The loader's way through the slots of an expert op, a tile after the other, without divisions.
-struct MkWalk {
-  int32_t slot, slot_step;      // (slot + slot_step) % slots is the next tile's
-  int32_t column, column_step;  // of 16; the rest is of tile / slots
-  int32_t rest, rest_step;
-  int32_t slots;
-
-  MK_DEVICE void advance() {
-    slot += slot_step;
-    if (slot >= slots) slot -= slots;
-    column += column_step;
-    rest += rest_step;
-    if (rest >= slots) rest -= slots, column++;
-  }
-};
-
 // What mk_ring_box leaves: blocks of 128 bytes of k, each of 8 rows; vectors of 16 bytes change their
 // places within a row by an exclusive or with its number, so that a column's banks differ.
 MK_DEVICE inline int mk_box_bytes(int row_bytes) { return (row_bytes + 127) / 128 * 1024; }
@@ -145,6 +129,13 @@ struct MkRows {
   int32_t k;           // 0: there is nothing to load
   int64_t first;
   int32_t count;       // of rows that are there; may be more than 8, or less than 1
+
+  // Those that a lane knows; all lanes take part.
+  MK_DEVICE MkRows of(int lane) const {
+    const int64_t from = mk_shuffle(reinterpret_cast<int64_t>(w), lane);
+    return {reinterpret_cast<const mk_weight*>(from), mk_shuffle(place, lane), mk_shuffle(k, lane),
+            mk_shuffle(first, lane), mk_shuffle(count, lane)};
+  }
 };
 
 // One warp loads for all: what it does for each chunk must take less time than the chunk's bytes.
@@ -152,37 +143,29 @@ struct MkLoad {
   MkRing ring;
   uint64_t policy;
   const char* maps;  // a tensor map for each place of the tensor table
-  int32_t* begins;   // [MK_CHUNKS] where the chunks under way begin
+  int32_t* taken;    // [MK_CHUNKS] bytes that the chunks under way take, with what they leave empty
   uint32_t freed;    // chunks that have been given back, at least
-  int32_t oldest;    // where the first one that may not have been begins
-  int next;          // the tile (part) behind the one that is loaded, or -1; to `begin`: the first
-  MkWalk walk;
+  int32_t room;      // bytes that are free then
+  int next;          // the tile behind the one that is loaded, or -1; to `begin`: the first
   int32_t notes[4];    // of each lane, from `begin` to `load`
   uint32_t shared[2];  // likewise, the same in all lanes
 
   // Room for a chunk of `size` bytes, a multiple of 16, of which `bytes` will come.
   MK_DEVICE char* claim(int size, int bytes) {
-    while (!free(size)) {
+    const int at = ring.place(size), need = at < ring.at ? ring.bytes - ring.at + size : size;
+    while ((room < need && freed != ring.number) || ring.number - freed >= MK_CHUNKS) {
       const int which = freed % MK_CHUNKS;
       ring.guard->wait(ring.empty + which, MkRing::parity(freed), MK_WAIT_FREE_CHUNK, which);
+      room += taken[which];
       ring.guard->dead = mk_warp_any(ring.guard->dead);  // the lanes stay together
       if (ring.guard->dead) return ring.base;
       freed++;
-      oldest = begins[freed % MK_CHUNKS];
     }
-    ring.at = ring.place(size);
-    mk_sync_warp();  // all lanes have read where the oldest begins
-    if (mk_lane() == 0) begins[ring.which()] = ring.at;
-    if (freed == ring.number) oldest = ring.at;
+    room -= need;
+    ring.at = at;
+    if (mk_lane() == 0) taken[ring.which()] = need;
     mk_ring_expect(ring.full + ring.which(), bytes);
-    return ring.base + ring.at;
-  }
-  // Chunks lie from the oldest on to `at`, perhaps around the end.
-  MK_DEVICE bool free(int size) const {
-    if (freed == ring.number) return true;
-    if (ring.number - freed >= MK_CHUNKS) return false;
-    if (ring.at <= oldest) return ring.at + size <= oldest;
-    return ring.at + size <= ring.bytes || size <= oldest;
+    return ring.base + at;
   }
   // This lane's own piece: a multiple of 16 bytes.
   MK_DEVICE void piece(char* to, const void* from, int bytes) {

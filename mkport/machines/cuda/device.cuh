@@ -103,6 +103,9 @@ MK_INLINE uint32_t mk_transpose(uint32_t pair) {
 MK_INLINE void mk_sync_warp() { __syncwarp(); }
 MK_INLINE float mk_shuffle(float x, int lane) { return __shfl_sync(~0u, x, lane); }
 MK_INLINE int32_t mk_shuffle(int32_t x, int lane) { return __shfl_sync(~0u, x, lane); }
+MK_INLINE int64_t mk_shuffle(int64_t x, int lane) {
+  return __shfl_sync(~0u, static_cast<long long>(x), lane);
+}
 MK_INLINE float mk_shuffle_xor(float x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
 MK_INLINE int32_t mk_shuffle_xor(int32_t x, int mask) { return __shfl_xor_sync(~0u, x, mask); }
 MK_INLINE bool mk_warp_any(bool p) { return __any_sync(~0u, p); }

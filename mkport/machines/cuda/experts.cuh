@@ -42,23 +42,16 @@ struct MkExperts {
   }
 
   // Lane l of the loader keeps the experts of slots l and l + 32 for all tiles of the record.
-  MK_DEVICE static void begin(MkLoad& ring, const MkRun& run, const int32_t* slots, int slot_count,
-                              int slot_step) {
-    ring.walk = {run.first * slot_step % slot_count,
-                 run.stride * slot_step % slot_count,
-                 run.first / slot_count,
-                 run.stride / slot_count,
-                 run.first % slot_count,
-                 run.stride % slot_count,
-                 slot_count};
+  MK_DEVICE static void begin(MkLoad& ring, const int32_t* slots, int slot_count) {
     for (int i = 0; i < 2; i++) {
       const int slot = mk_lane() + 32 * i;
       ring.notes[i] = slot < slot_count ? mk_load_coherent(slots + 2 * slot) : -1;
     }
   }
-  MK_DEVICE static int expert(const MkLoad& ring, const int32_t* slots) {
-    const int slot = ring.walk.slot;
+  // The expert of each lane's own slot.
+  MK_DEVICE static int expert(const MkLoad& ring, const int32_t* slots, int slot) {
+    const int low = mk_shuffle(ring.notes[0], slot % 32), high = mk_shuffle(ring.notes[1], slot % 32);
     if (slot >= 64) return mk_load_coherent(slots + 2 * slot);
-    return mk_shuffle(slot < 32 ? ring.notes[0] : ring.notes[1], slot % 32);
+    return slot < 32 ? low : high;
   }
 };

@@ -11,6 +11,7 @@ struct MkProduct {
     SLICE = MK_ROW_BYTES / sizeof(mk_weight),  // of k: 2048 bytes of a weight row
     PAD = 16 / sizeof(mk_weight),  // between the staged tokens: their banks differ
     TOKENS = 8,
+    PARTS = 16,                // of a record that the loader has in mind, a pair of lanes each
     SHARES = MK_COMPUTE_WARPS,   // of a slice's steps, a warp's each
     FULL = SLICE / 16 / SHARES,  // steps of a share in a whole slice
   };
@@ -20,28 +21,41 @@ struct MkProduct {
 
   MK_DEVICE static int least(int a, int b) { return a < b ? a : b; }
 
-  // Streams a part's rows: even lanes have its upper 8, odd ones the lower, a half of each chunk.
-  MK_DEVICE static void stream(MkLoad& ring, const MkRows& rows) {
-    const int k = rows.k, half = chunk_bytes(k) / 2, lower = mk_lane() % 2;
-    const int count = rows.count > 0 ? least(rows.count, HALF) : 0;
+  // Streams up to PARTS parts: lanes 2 i and 2 i + 1 know part i's upper and lower 8 rows, a half of
+  // each of its chunks.
+  MK_DEVICE static void stream(MkLoad& ring, const MkRows& rows, int parts) {
 #pragma unroll 1
-    for (int k0 = 0; k0 < k; k0 += SLICE) {
+    for (int i = 0; i < parts && !ring.ring.guard->dead; i++) {
+      const int k = mk_shuffle(rows.k, 2 * i);
+      const int half = chunk_bytes(k) / 2, lower = mk_lane() % 2 * half;
       if (mk_has_box(k * int(sizeof(mk_weight)))) {
-        char* to = ring.claim(2 * half, 2 * half);
-        if (mk_lane() < 2) ring.box(to + lower * half, rows.place, k0, int32_t(rows.first));
-      } else {
-        const int vectors = least(SLICE, k - k0) * int(sizeof(mk_weight)) / 16;
-        char* to = ring.claim(2 * half, (count + mk_shuffle_xor(count, 1)) * vectors * 16);
 #pragma unroll 1
-        for (int i = mk_lane() / 2; i < count * vectors; i += 16) {
-          const int row = i / vectors, vector = i % vectors;
-          const mk_weight* from = rows.w + (rows.first + row) * k + k0;
-          ring.piece(to + lower * half + mk_box_place(row, vector),
-                     reinterpret_cast<const char*>(from) + vector * 16, 16);
+        for (int k0 = 0; k0 < k; k0 += SLICE) {
+          char* to = ring.claim(2 * half, 2 * half);
+          if (mk_lane() / 2 == i) ring.box(to + lower, rows.place, k0, int32_t(rows.first));
+          ring.commit(2 * half);
         }
+      } else {
+        const MkRows mine = rows.of(2 * i + mk_lane() % 2);
+#pragma unroll 1
+        for (int k0 = 0; k0 < k; k0 += SLICE) stream(ring, mine, k0, half);
       }
-      ring.commit(2 * half);
     }
+  }
+  // A slice of rows that no box brings: a lane vectors of its half.
+  MK_DEVICE static void stream(MkLoad& ring, const MkRows& rows, int k0, int half) {
+    const int count = rows.count > 0 ? least(rows.count, HALF) : 0;
+    const int vectors = least(SLICE, rows.k - k0) * int(sizeof(mk_weight)) / 16;
+    char* to = ring.claim(2 * half, (count + mk_shuffle_xor(count, 1)) * vectors * 16);
+    to += mk_lane() % 2 * half;
+#pragma unroll 1
+    for (int i = mk_lane() / 2; i < count * vectors; i += 16) {
+      const int row = i / vectors, vector = i % vectors;
+      const mk_weight* from = rows.w + (rows.first + row) * rows.k + k0;
+      ring.piece(to + mk_box_place(row, vector), reinterpret_cast<const char*>(from) + vector * 16,
+                 16);
+    }
+    ring.commit(2 * half);
   }
   // Of a product over k, all alike: a last slice that is shorter fills its chunk in part.
   MK_DEVICE static int chunk_bytes(int k) {
@@ -69,16 +83,18 @@ struct MkProduct {
       end = least(first + each, steps);
     }
   };
-  // This warp's sums over k, left in its partials: [ROWS][TOKENS]. x: the first of `tokens` staged
-  // rows; a row behind the last one gives sums that mean nothing.
-  MK_DEVICE static void compute(MkCompute& c, const char* staged, int k, int tokens,
-                                float* partials) {
-    float sums[2][4] = {};
+  // This warp's sums over k. x: the first of `tokens` staged rows; a row behind the last one gives
+  // sums that mean nothing.
+  MK_DEVICE static void compute(MkCompute& c, float (&sums)[2][4], const char* staged, int k,
+                                int tokens) {
     const mk_weight* x = reinterpret_cast<const mk_weight*>(staged);
     int left = k;
 #pragma unroll 1
     for (; left >= SLICE; left -= SLICE, x += SLICE) slice(c, sums, SLICE, x, k, tokens);
     if (left > 0) slice(c, sums, left, x, k, tokens);
+  }
+  // To the warp's partials: [ROWS][TOKENS].
+  MK_DEVICE static void leave(const float (&sums)[2][4], float* partials) {
     const int row = mk_lane() / 4, token = mk_lane() % 4 * 2;
     for (int i = 0; i < 2; i++) {
       const mk_float2 y = {{mk_add(sums[0][2 * i], sums[1][2 * i]),
@@ -215,36 +231,55 @@ struct MkProduct {
   }
 };
 
+MK_DEVICE inline MkRows mk_dispatch_rows(const MkBox& box, int part, MkLoad& load);
+
+// All products' weights, PARTS parts at a time: what a lane finds out, the others need not.
+MK_DEVICE inline void mk_load_product(const MkBox& box, const MkParts& parts, MkLoad& load) {
+  typedef MkProduct P;
+  const int count = parts.count();
+#pragma unroll 1
+  for (int first = 0; first < count && !load.ring.guard->dead; first += P::PARTS) {
+    const int mine = P::least(first + mk_lane() / 2, count - 1);
+    const MkRows rows = mk_dispatch_rows(box, parts.at(mine), load);
+    P::stream(load, rows, P::least(count - first, P::PARTS));
+  }
+}
+
 // All products' tiles, part by part: a slot's rows or everybody's, against what the loader brings.
 MK_DEVICE inline void mk_compute_product(const MkBox& box, MkRole& role, MkCompute& c) {
   typedef MkProduct P;
   const MkPlan& plan = box.plan;
   const int parts = plan.parts, count = box.words[MK_RUN + 2] * parts, k = plan.k;
-  int slot = plan.slot;
+  const bool slots = plan.table >= 0;
+  const MkEntry* const table = reinterpret_cast<const MkEntry*>(c.staged + plan.table);
+  const MkEntry* entry = table + plan.slot;
+  int slot = plan.slot, place = 0, tokens = plan.tokens;
+  if (slots) place = entry->place, tokens = entry->tokens;
 #pragma unroll 1
   for (int i = 0, part = 1; i < count; i++, part++) {
-    const char* x = c.staged;
-    int tokens = plan.tokens;
-    const int place = role.tile % MK_JOIN_SLOTS;
-    role.guard.wait(role.shared.join_free + place, (role.tile / MK_JOIN_SLOTS & 1) ^ 1,
-                    MK_WAIT_FREE_JOIN, place);
-    if (plan.table >= 0) {
-      const MkEntry& entry = reinterpret_cast<const MkEntry*>(c.staged + plan.table)[slot];
-      tokens = entry.tokens;
-      if (mk_warp() == 0 && mk_lane() < MK_TAGS)
-        role.shared.tags[place][mk_lane()] = entry.tags[mk_lane()];
-      x += entry.place >= 0 ? entry.place : plan.spare;
-      if (tokens > 0 && entry.place < 0)
-        P::fetch(plan.x + int64_t(-1 - entry.place) * k, k, tokens, c.arena + plan.spare);
+    const char* x = c.staged + (place >= 0 ? place : plan.spare);
+    const bool used = !slots || tokens > 0;
+    if (used && place < 0)
+      P::fetch(plan.x + int64_t(-1 - place) * k, k, tokens, c.arena + plan.spare);
+    const int now = tokens;
+    int32_t tag = 0;
+    if (slots && mk_warp() == 0 && mk_lane() < MK_TAGS) tag = entry->tags[mk_lane()];
+    if (part == parts) {
+      part = 0;
+      slot += plan.step;
+      if (slot >= plan.slots) slot -= plan.slots;
+      entry = table + slot;
+      if (slots) place = entry->place, tokens = entry->tokens;  // on their way beside the product
     }
-    if (plan.table < 0 || tokens > 0)
-      P::compute(c, x, k, tokens > 1 ? tokens : 1, role.shared.partials[place][mk_warp()]);
+    float sums[2][4] = {};
+    if (used) P::compute(c, sums, x, k, now > 1 ? now : 1);
+    const uint32_t tile = role.tile, to = tile % MK_JOIN_SLOTS;
+    role.guard.wait(role.shared.join_free + to, (tile / MK_JOIN_SLOTS & 1) ^ 1, MK_WAIT_FREE_JOIN,
+                    to);
+    if (slots && mk_warp() == 0 && mk_lane() < MK_TAGS) role.shared.tags[to][mk_lane()] = tag;
+    if (used) P::leave(sums, role.shared.partials[to][mk_warp()]);
     mk_sync_warp();  // all lanes have written theirs
-    if (mk_lane() == 0) mk_barrier_arrive(role.shared.joined + place);
+    if (mk_lane() == 0) mk_barrier_arrive(role.shared.joined + to);
     role.tile++;
-    if (part < parts) continue;
-    part = 0;
-    slot += plan.step;
-    if (slot >= plan.slots) slot -= plan.slots;
   }
 }

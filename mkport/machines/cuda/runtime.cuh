@@ -33,7 +33,7 @@ struct MkShared {
   mk_barrier joined[MK_JOIN_SLOTS], join_free[MK_JOIN_SLOTS];
   MkBox boxes[MK_BOXES];
   MkProgress progress[MK_THREADS / 32];
-  int32_t begins[MK_CHUNKS];  // of chunks, for the loader
+  int32_t taken[MK_CHUNKS];  // bytes, by chunk, for the loader
   int32_t tags[MK_JOIN_SLOTS][MK_TAGS];
   alignas(16) float partials[MK_JOIN_SLOTS][MK_COMPUTE_WARPS][MK_PARTIAL];
 

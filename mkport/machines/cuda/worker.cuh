@@ -26,6 +26,7 @@ MK_DEVICE inline void mk_publish(MkRole& role, int r, const MkFetch& f) {
   if (mk_lane() == 0) mk_barrier_arrive(role.shared.box_full + slot);
 }
 
+
 // A set of opcodes.
 MK_DEVICE inline bool mk_among(uint64_t ops, const MkBox& box) {
   return ops >> box.words[MK_OP] & 1;
@@ -39,6 +40,7 @@ MK_DEVICE inline void mk_load_record(MkRole& role, const MkBox& box, MkLoad& loa
   const MkParts parts = mk_parts(box);
   load.next = parts.at(0);
   mk_dispatch_begin(box, load);
+  if (mk_among(MK_PRODUCTS, box)) return mk_load_product(box, parts, load);
 #pragma unroll 1
   for (int i = 0; i < parts.count() && !load.ring.guard->dead; i++) {
     load.next = parts.at(i + 1);
@@ -53,8 +55,8 @@ MK_DEVICE inline void mk_loader(const MkLaunch& launch) {
   for (int r = 0; r < count; r++) {
     MkRole role(launch, r);
     MkProgress& progress = role.shared.progress[mk_warp()];
-    MkLoad load = {role.ring(), mk_ring_policy(), launch.maps, role.shared.begins, progress.freed,
-                   progress.oldest, -1, {}, {}, {}};
+    MkLoad load = {role.ring(), mk_ring_policy(), launch.maps, role.shared.taken, progress.freed,
+                   launch.ring_bytes - progress.taken, -1, {}, {}};
     for (; published < count && published <= r + MK_AHEAD; published++) {
       mk_publish(role, published, next);
       next = mk_fetch(launch, published + 1, count);
@@ -66,7 +68,10 @@ MK_DEVICE inline void mk_loader(const MkLaunch& launch) {
       return;
     }
     role.leave(load.ring);
-    if (mk_lane() == 0) progress.freed = load.freed, progress.oldest = load.oldest;
+    if (mk_lane() == 0) {
+      progress.freed = load.freed;
+      progress.taken = launch.ring_bytes - load.room;
+    }
     role.keep();
   }
 }

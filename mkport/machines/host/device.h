@@ -157,6 +157,7 @@ T mk_exchange(const char* name, T x, int lane) {
 }
 inline float mk_shuffle(float x, int lane) { return mk_exchange("shuffle", x, lane); }
 inline int32_t mk_shuffle(int32_t x, int lane) { return mk_exchange("shuffle", x, lane); }
+inline int64_t mk_shuffle(int64_t x, int lane) { return mk_exchange("shuffle", x, lane); }
 inline float mk_shuffle_xor(float x, int mask) {
   return mk_exchange("shuffle_xor", x, mk_lane() ^ mask);
 }
