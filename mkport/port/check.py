@@ -14,9 +14,10 @@ import numpy as np
 from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.declare import RECORD, Op
 from mkport.errors import UserError
+from mkport.machines.cuda.headers import include_folders
 from mkport.machines.cuda.nvrtc import nvrtc
 from mkport.plan import Graph, Schedule, deal
-from mkport.port.compile import ORIGINAL, include_folders
+from mkport.port.compile import ORIGINAL
 from mkport.port.fill.op import OP as FILL
 from mkport.port.finding import Finding
 from mkport.port.geometry import Geometry

@@ -4,7 +4,6 @@ NVRTC needs no GPU; where it is missing, or a header is, that is said and nothin
 machine code is read by nvdisasm where there is one; the assembler's input always.
 """
 
-import importlib.util
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ from mkport.compose.cuda import compose_cuda
 from mkport.declare import Op
 from mkport.declare.generate import struct_name
 from mkport.errors import UserError
+from mkport.machines.cuda.headers import include_folders, wheels
 from mkport.machines.cuda.nvrtc import Compiled, nvrtc
 from mkport.port.finding import Finding
 from mkport.port.kernel import Kernel
@@ -182,7 +182,7 @@ def disassembler() -> str | None:
         return given
     if found := shutil.which("nvdisasm"):
         return found
-    places = [root / part for root in _wheels() for part in ("cu13/bin", "cuda_nvdisasm/bin")]
+    places = [root / part for root in wheels() for part in ("cu13/bin", "cuda_nvdisasm/bin")]
     places += [Path(os.environ[name]) / "bin" for name in ("CUDA_PATH", "CUDA_HOME")
                if os.environ.get(name)]  # fmt: skip
     places.append(Path("/usr/local/cuda/bin"))
@@ -208,27 +208,3 @@ def _constant_loads(cubin: bytes, entry: str) -> int:
         done.stdout, re.DOTALL,
     )  # fmt: skip
     return len(re.findall(r"\bLDG\.\S*CONSTANT", section[0])) if section else -1
-
-
-@cache
-def include_folders() -> tuple[Path, ...]:
-    """Folders with CUDA's headers and CUB's, where a toolkit or wheels brought them."""
-    roots = [root / part for root in _wheels() for part in ("cu13/include", "cuda_runtime/include")]
-    roots += [Path(os.environ[name]) / "include" for name in ("CUDA_PATH", "CUDA_HOME")
-              if os.environ.get(name)]  # fmt: skip
-    roots.append(Path("/usr/local/cuda/include"))
-    found = [root for root in roots if (root / "cuda_fp16.h").is_file()]
-    inner = [root / "cccl" for root in roots]
-    inner += [root / "cuda_cccl/include" for root in _wheels()]
-    cupy = importlib.util.find_spec("cupy")
-    for place in (cupy.submodule_search_locations or ()) if cupy else ():
-        bundled = Path(place) / "_core/include/cupy/_cccl"
-        if (bundled / "cub/cub/cub.cuh").is_file():
-            found += [bundled / part for part in ("cub", "libcudacxx", "thrust")]
-    found += [root for root in inner if (root / "cub/cub.cuh").is_file()][:1]
-    return tuple(found)
-
-
-def _wheels() -> list[Path]:
-    spec = importlib.util.find_spec("nvidia")
-    return [Path(root) for root in (spec.submodule_search_locations or ())] if spec else []

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from mkport.compose.cuda import CudaProgram
+from mkport.machines.cuda.headers import include_folders
 from mkport.machines.cuda.nvrtc import find, nvrtc
 from mkport.machines.host.build import compiler
-from mkport.port.compile import include_folders
 from mkport.port.port import port_file
 from mkport.testing.parts import load_file
 

@@ -20,6 +20,7 @@ from typing import Any
 from mkport.cache import cache_dir
 from mkport.errors import UserError
 from mkport.extras import install
+from mkport.machines.cuda.headers import folders_for
 from mkport.machines.cuda.nvrtc import nvrtc
 
 OLDEST = 80  # compute capability: bf16 mma, mbarriers, cp.async
@@ -162,7 +163,7 @@ def compiled(source: str) -> Path:
     name = hashlib.sha256(key.encode()).hexdigest()[:24]
     path = cache_dir("cuda") / f"{name}.cubin"
     if not path.is_file():
-        made = compiler.compile(source, here.arch)
+        made = compiler.compile(source, here.arch, include=folders_for(source))
         with tempfile.NamedTemporaryFile("wb", dir=path.parent, delete=False) as new:
             new.write(made.cubin)
         os.replace(new.name, path)
