@@ -85,14 +85,15 @@ class DeviceArrays:
 
         check_room(needs(specs), ADVICE)
         tables = {FULL_TABLE, WINDOW_TABLE} & set(specs)
-        small = [s for s in specs.values() if s.kind == "input" and s.name not in tables]
+        large = tables | {"mask", "bias"}
+        small = [s for s in specs.values() if s.kind == "input" and s.name not in large]
         self._block, self._host = _block(small)
         self.tensors = _views(self._block, small, cupy.int32)
         self.inputs = _views(self._host, small, np.int32)
         for name, spec in specs.items():
             if spec.kind == "weight":
                 self.tensors[name] = (weight or weight_of)(model, spec, context)
-            elif spec.kind != "input" or name in tables:
+            elif spec.kind != "input" or name in large:
                 self.tensors[name] = cupy.zeros(with_spare(spec), NUMPY[spec.dtype])
         self.tables = {name: np.zeros(specs[name].shape, np.int32) for name in sorted(tables)}
         self._sent = {name: table.copy() for name, table in self.tables.items()}

@@ -37,4 +37,4 @@ def words_of(draws: Sequence[Draw]) -> np.ndarray:
 @lru_cache(maxsize=1024)
 def _words_of(draw: Draw) -> tuple[int, ...]:
     bits = int(np.float32(draw.temperature).view(np.uint32))
-    return (bits, *key_of(draw.seed), draw.choice)
+    return (bits, *key_of(draw.seed), draw.choice, *[0] * (WORDS - 4))

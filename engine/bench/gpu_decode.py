@@ -69,6 +69,8 @@ def random_tensor(spec: TensorSpec, table: np.ndarray, seed: int) -> Any:
 
     if spec.name == "rope":
         return cupy.asarray(table)
+    if spec.dtype == "i32":
+        return cupy.zeros(spec.shape, cupy.int32)
     if spec.kind == "weight" and spec.dtype == "f32":
         return cupy.ones(spec.shape, cupy.float32)
     return random_bf16(spec.shape, spec.shape[-1] ** -0.5 if spec.kind == "weight" else 1.0, seed)

@@ -47,7 +47,7 @@ class Prefill:
             for spec in specs
             if spec.kind in ("weight", "state")
         }
-        cache = {spec.name for spec in specs if spec.kind == "state"}
+        cache = {spec.name for spec in specs if spec.kind == "state" and spec.dtype != "i32"}
         nodes = needed(graph.nodes, cache)
         self._calls = [(NODES[node.op.name], SimpleNamespace(**node.args)) for node in nodes]
         self._tables = tables_of(graph)

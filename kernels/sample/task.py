@@ -3,9 +3,32 @@ columns are out of the running before their noise is worked out."""
 
 import numpy as np
 
+from mkport.machines.cpu.draw import (
+    DRAW_BIASED,
+    DRAW_COLUMNS,
+    DRAW_COUNTS,
+    DRAW_EARLY,
+    DRAW_EDITS,
+    DRAW_END,
+    DRAW_FLAGS,
+    DRAW_FREQUENCY,
+    DRAW_MASKED,
+    DRAW_PRESENCE,
+    DRAW_PROMPT,
+    DRAW_REPEATS,
+    DRAW_REPETITION,
+    DRAW_TEMPERATURE,
+    DRAW_TOLD,
+    DRAW_WORDS,
+    draw_cut,
+    draw_noise,
+    draw_words,
+)
 from mkport.machines.cpu.vector import (
     add,
     body,
+    div,
+    exp,
     get_f32,
     get_i32,
     join_max,
@@ -15,6 +38,8 @@ from mkport.machines.cpu.vector import (
     load_f32,
     set_f32,
     set_i32,
+    splat,
+    store_f32,
     sub,
     zeros,
 )
@@ -27,19 +52,38 @@ def sample(a, tile, arena):
     row, first = tile // blocks, tile % blocks * 4096
     if row >= get_i32(a.count, 0):
         return
-    x, end = row * a.n, min(first + 4096, a.n)
-    top, strange = sample_top(a.x, x, first, end)
+    values, at, end = a.x, row * a.n, min(first + 4096, a.n)
+    groups, way = (a.n + 127) // DRAW_COLUMNS, row * DRAW_WORDS
+    temperature = get_f32(a.sampling, way + DRAW_TEMPERATURE)
+    drawn, cut = temperature > 0, draw_cut(a.sampling, way)
+    top, strange = sample_top(values, at, first, end)
+    if get_i32(a.sampling, way + DRAW_TOLD) != 0:
+        sample_peaks(a, values, at, (row * 2 + 1) * groups, first, end)
+    if cut or get_i32(a.sampling, way + DRAW_FLAGS) & DRAW_EDITS:
+        values, at = a.scores, row * groups * DRAW_COLUMNS
+        sample_scores(a, row, first, end)
+        temperature = np.float32(1)
+        if cut:
+            sample_peaks(a, values, at, row * 2 * groups, first, end)
+        if not drawn:
+            top, _ = sample_top(values, at, first, end)
     if strange:
-        set_f32(a.best, tile, np.float32(np.nan))
-        set_i32(a.at, tile, np.int32(-1))
-    elif get_f32(a.sampling, row * 4) > 0:
-        sample_draw(a, tile, row, first, end)
+        sample_found(a, tile, np.float32(np.nan), -1)
+    elif drawn:
+        sample_draw(a, tile, row, values, at, temperature, first, end)
     else:
         found = first
-        while get_f32(a.x, x + found) != top:
+        while get_f32(values, at + found) != top:
             found += 1
-        set_f32(a.best, tile, top)
-        set_i32(a.at, tile, np.int32(found))
+        sample_found(a, tile, top, found)
+
+
+@body
+def sample_found(a, tile, value, index):
+    """A block's best; a value that is infinite counts as one that is not finite."""
+    finite = value < np.float32(np.inf)
+    set_f32(a.best, tile, value if finite else np.float32(np.nan))
+    set_i32(a.at, tile, np.int32(index if finite else -1))
 
 
 @body
@@ -56,78 +100,96 @@ def sample_top(address, x, first, end):
 
 
 @body
-def sample_draw(a, tile, row, first, end):
+def sample_scores(a, row, first, end):
+    """Writes the scores of columns first to end - 1, and -infinity up to the end of their group."""
+    way, x = row * DRAW_WORDS, row * a.n
+    padded = (a.n + 127) // DRAW_COLUMNS * DRAW_COLUMNS
+    to, flags = row * padded, get_i32(a.sampling, way + DRAW_FLAGS)
+    temperature = get_f32(a.sampling, way + DRAW_TEMPERATURE)
+    if flags & DRAW_EDITS:
+        sequence = get_i32(a.rows, get_i32(a.index, row) * 2)
+        for n in range(first, end):
+            place = sequence * padded + n
+            score = sample_edited(a, way, flags, get_f32(a.x, x + n), get_i32(a.tally, place))
+            if flags & DRAW_BIASED:
+                score += get_f32(a.bias, place)
+            if flags & DRAW_EARLY and get_i32(a.tally, place) & DRAW_END:
+                score = np.float32(-np.inf)
+            if flags & DRAW_MASKED and not (get_i32(a.mask, place // 32) >> (n % 32)) & 1:
+                score = np.float32(-np.inf)
+            set_f32(a.scores, to + n, score / temperature if temperature > 0 else score)
+    else:
+        for n in range(first, end, 16):
+            store_f32(a.scores, to + n, div(load_f32(a.x, x + n), splat(temperature)))
+    for n in range(end, min(first + 4096, padded)):
+        set_f32(a.scores, to + n, np.float32(-np.inf))
+
+
+@body
+def sample_edited(a, way, flags, x, tally):
+    """A logit after the penalties that its token's tally brings it."""
+    times = tally & (DRAW_PROMPT - 1)
+    if flags & DRAW_REPEATS and (times or tally & DRAW_PROMPT):
+        penalty = get_f32(a.sampling, way + DRAW_REPETITION)
+        x = x / penalty if x > 0 else x * penalty
+    if flags & DRAW_COUNTS and times:
+        frequency = get_f32(a.sampling, way + DRAW_FREQUENCY)
+        x -= np.float32(times) * frequency + get_f32(a.sampling, way + DRAW_PRESENCE)
+    return x
+
+
+@body
+def sample_peaks(a, address, at, to, first, end):
+    """Each group's largest value, and the sum of e^(value - largest), from place `to` on."""
+    none = np.float32(-np.inf)
+    for group in range(first // DRAW_COLUMNS, (end + 127) // DRAW_COLUMNS):
+        n = group * DRAW_COLUMNS
+        top = splat(none)
+        for i in range(0, min(DRAW_COLUMNS, end - n), 16):
+            top = largest(keep_lanes(load_f32(address, at + n + i), 0, end - n - i, none), top)
+        peak = join_max(top) + np.float32(0)
+        set_f32(a.peaks, to + group, peak)
+        if peak == none:
+            set_f32(a.sums, to + group, np.float32(0))
+            continue
+        e0, e4 = (
+            sample_power(address, at, n, end, peak),
+            sample_power(address, at, n + 64, end, peak),
+        )
+        e2 = sample_power(address, at, n + 32, end, peak)
+        e6 = sample_power(address, at, n + 96, end, peak)
+        even = add(add(e0, e4), add(e2, e6))
+        e1 = sample_power(address, at, n + 16, end, peak)
+        e5 = sample_power(address, at, n + 80, end, peak)
+        e3 = sample_power(address, at, n + 48, end, peak)
+        e7 = sample_power(address, at, n + 112, end, peak)
+        odd = add(add(e1, e5), add(e3, e7))
+        set_f32(a.sums, to + group, join_sum(add(even, odd)))
+
+
+@body
+def sample_power(address, at, n, end, peak):
+    """e^(value - peak) of 16 columns from n on; of those behind the end, that of -infinity."""
+    if n >= end:
+        return exp(splat(np.float32(-np.inf)))
+    v = keep_lanes(load_f32(address, at + n), 0, end - n, np.float32(-np.inf))
+    return exp(sub(v, splat(peak)))
+
+
+@body
+def sample_draw(a, tile, row, values, at, temperature, first, end):
     """The largest score of a drawn row's columns first to end - 1, and its column."""
-    x, temperature = row * a.n, get_f32(a.sampling, row * 4)
-    low, high = (
-        np.uint32(get_i32(a.sampling, row * 4 + 1)),
-        np.uint32(get_i32(a.sampling, row * 4 + 2)),
-    )
-    position = np.uint32(get_i32(a.rows, get_i32(a.index, row) * 2 + 1))
-    choice = np.uint32(get_i32(a.sampling, row * 4 + 3))
+    position, way = get_i32(a.rows, get_i32(a.index, row) * 2 + 1), row * DRAW_WORDS
     value, index = np.float32(-np.inf), np.int64(-1)
     for n in range(first, end, 4):
-        w0, w1, w2, w3 = sample_words(n // 4, position, choice, low, high)
+        w0, w1, w2, w3 = draw_words(a.sampling, way, n // 4, position)
         for lane in range(min(4, end - n)):
             word = w0 if lane == 0 else w1 if lane == 1 else w2 if lane == 2 else w3
-            score = get_f32(a.x, x + n + lane) / temperature
+            score = get_f32(values, at + n + lane) / temperature
             # noise of a word from 2^26 on is below -log(2^-6) < 4.2
             if word >= np.uint64(1 << 26) and score + np.float32(4.2) < value:
                 continue
-            score += sample_noise(word)
+            score += draw_noise(word)
             if score > value or index < 0:
                 value, index = score, n + lane
-    set_f32(a.best, tile, value)
-    set_i32(a.at, tile, np.int32(index))
-
-
-@body
-def sample_words(block, position, choice, low, high):
-    """Philox4x32-10: four words, each in the low half of a uint64.
-
-    Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
-    """
-    mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    c0, c1, c2, c3 = np.uint64(block), np.uint64(position), np.uint64(choice), np.uint64(0)
-    k0, k1 = np.uint64(low), np.uint64(high)
-    for _ in range(10):
-        p0, p1 = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
-        c0, c2 = (p1 >> half) ^ c1 ^ k0, (p0 >> half) ^ c3 ^ k1
-        c1, c3 = p1 & mask, p0 & mask
-        k0, k1 = (k0 + np.uint64(0x9E3779B9)) & mask, (k1 + np.uint64(0xBB67AE85)) & mask
-    return c0, c1, c2, c3
-
-
-@body
-def sample_noise(word):
-    """-log(-log(1 - v)) of a word as a number v between 0 and 1; fine where v is small."""
-    v = (np.float32(word) + np.float32(0.5)) * np.float32(2.0**-32)
-    v = min(v, np.float32(1 - 2**-24))
-    if v < np.float32(0.25):
-        return -sample_log(-sample_log_near(-v, np.float32(0)))
-    return -sample_log(-sample_log(np.float32(1) - v))
-
-
-@body
-def sample_log(x):
-    """log x of a normal positive float32: x = 2^n (1 + f), 1 + f from 1 / sqrt 2 to sqrt 2."""
-    bits = np.float32(x).view(np.int32)
-    n = np.int32(bits - np.int32(0x3F3504F3)) >> np.int32(23)
-    m = np.int32(bits - np.int32(n << np.int32(23))).view(np.float32)
-    return sample_log_near(m - np.float32(1), np.float32(n))
-
-
-@body
-def sample_log_near(f, n):
-    """log(1 + f) + n ln 2, each step rounded to float32. Source: logf of the Cephes library."""
-    z = f * f
-    p = np.float32(7.0376836292e-2) * f + np.float32(-1.1514610310e-1)
-    p = p * f + np.float32(1.1676998740e-1)
-    p = p * f + np.float32(-1.2420140846e-1)
-    p = p * f + np.float32(1.4249322787e-1)
-    p = p * f + np.float32(-1.6668057665e-1)
-    p = p * f + np.float32(2.0000714765e-1)
-    p = p * f + np.float32(-2.4999993993e-1)
-    p = p * f + np.float32(3.3333331174e-1)
-    y = p * f * z + np.float32(-2.12194440e-4) * n
-    return f + (y - np.float32(0.5) * z) + np.float32(0.693359375) * n
+    sample_found(a, tile, value, index)

@@ -48,6 +48,7 @@ def compose_cpu(ops: Sequence[Op], weights: str, cache: str, title: str = "") ->
         ("Vector primitives", _copy(CPU / "vector.py", storage=(weights, cache))),
         ("Dot products", _copy(CPU / "dot.py")),
         ("Norms", _copy(CPU / "norm.py")),
+        ("Choosing tokens", _copy(CPU / "draw.py")),
         ("Counters and clock", _copy(CPU / "sync.py")),
         ("The record", _record_constants()),
         *((f"Op {op.name}: {op.doc}", _op_section(op)) for op in bodies),

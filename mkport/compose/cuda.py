@@ -27,6 +27,7 @@ SHARED = {  # what bodies name: the section that has it
     "MkProduct": ("The product that ops share", "product.cuh"),
     "MkExperts": ("What the expert ops share", "experts.cuh"),
     "MkNorm": ("What the norms share", "norms.cuh"),
+    "MkDraw": ("What the ops that choose tokens share", "draws.cuh"),
     "MkPort": ("What ported kernels share", "port.cuh"),
 }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mkport.errors import UserError
 
-PRIMITIVES = tuple(f"mkport.machines.cpu.{name}" for name in ("vector", "dot", "norm"))
+PRIMITIVES = tuple(f"mkport.machines.cpu.{name}" for name in ("vector", "dot", "norm", "draw"))
 
 
 def defined(code: str) -> set[str]:

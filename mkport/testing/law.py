@@ -27,19 +27,23 @@ def measure(got: np.ndarray, truth: np.ndarray, plain: np.ndarray, eps: float) -
 
     `got`, `truth` and `plain` have one shape, whichever. `truth` is the oracle in float64, `plain`
     the oracle in the precision of the kernel, `eps` the rounding of the output's type. Where the
-    truth is NaN (an operand was, or nobody writes there) NaN is right and anything else is wrong.
+    truth is NaN (an operand was, or nobody writes there) NaN is right and anything else is wrong;
+    where it is infinite, the same infinity.
 
     Source: after the tests of flash-attention (Dao-AILab/flash-attention), which allow twice the
     error of PyTorch in the same type; the last term is for a plain result that happens to be exact.
     """
-    nan = np.isnan(truth)
-    error = np.abs(got.astype(np.float64) - truth)
+    nan, infinite = np.isnan(truth), np.isinf(truth)
+    with np.errstate(invalid="ignore"):
+        error = np.abs(got.astype(np.float64) - truth)
     error[nan & np.isnan(got)] = 0.0
+    error[infinite] = np.where(got[infinite] == truth[infinite], 0.0, np.inf)
     if not error.size:
         return Measured(0.0, 0.0, 0.0, ())
-    known = np.where(nan, 0.0, truth)
+    unknown = nan | infinite
+    known = np.where(unknown, 0.0, truth)
     scale = float(np.max(np.abs(known)))
-    noise = np.where(nan, 0.0, np.abs(plain.astype(np.float64) - known))
+    noise = np.where(unknown, 0.0, np.abs(plain.astype(np.float64) - known))
     allowed = 2.0 * float(np.max(noise)) + eps * scale
     worst = int(np.argmax(np.where(np.isnan(error), np.inf, error)))
     where = tuple(int(i) for i in np.unravel_index(worst, error.shape))

@@ -71,6 +71,8 @@ def fill(graph: Graph, shape: StepShape, rng: np.random.Generator) -> dict[str, 
         elif spec.kind == "weight":
             values = rng.standard_normal(spec.shape, np.float32) / np.sqrt(spec.shape[-1])
             arrays[name] = stored(values, spec.dtype)
+        elif spec.kind == "state" and spec.dtype == "i32":
+            arrays[name] = rng.integers(0, 2**30, spec.shape).astype(np.int32)
         elif spec.kind == "state":
             arrays[name] = stored(rng.standard_normal(spec.shape, np.float32), spec.dtype)
     positions = [(0, 3), (1, 255), (1, 256), (2, 300), (2, 301)][: shape.rows - 1]
@@ -80,9 +82,15 @@ def fill(graph: Graph, shape: StepShape, rng: np.random.Generator) -> dict[str, 
         if name in graph.tensors:
             table = rng.permutation(pool)[: shape.sequences * shape.pages_per_sequence]
             arrays[name] = table.astype(np.int32).reshape(shape.sequences, -1)
-    if "sampling" in graph.tensors:  # every other row is drawn, the rest are greedy
-        words = rng.integers(-(2**31), 2**31, graph.tensors["sampling"].shape).astype(np.int32)
-        words[:, 0] = np.where(np.arange(len(words)) % 2, np.float32(0.8).view(np.int32), 0)
+    if "sampling" in graph.tensors:  # a greedy row, one that is drawn, one that asks for everything
+        tables = {name: graph.tensors[name].shape for name in ("mask", "bias")}
+        arrays["mask"] = rng.integers(-(2**31), 2**31, tables["mask"]).astype(np.int32)
+        arrays["bias"] = rng.standard_normal(tables["bias"], np.float32)
+        words = np.zeros(graph.tensors["sampling"].shape, np.int32)
+        words[:, 1:4] = rng.integers(0, 2**31, (len(words), 3))
+        words[1:, 0] = np.float32(0.8).view(np.int32)
+        words[2:, 4:7], words[2:, 11] = (63, 40, 2**30), 6
+        words[2:, 7:11] = np.array([-3, 1.2, 0.3, 0.2], np.float32).view(np.int32)
         arrays["sampling"] = words
     return arrays | {
         "count": np.array([len(positions)], np.int32),

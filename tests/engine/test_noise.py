@@ -84,20 +84,3 @@ def test_winners_are_draws_from_the_softmax() -> None:
     expected = weights * draws
     chi_square = ((counts - expected) ** 2 / expected).sum()
     assert chi_square < 20.5  # one in a thousand exceeds it at 5 degrees of freedom
-
-
-@pytest.mark.parametrize(("seed", "choice"), [(0, 0), (-(2**63) + 12345, 15)])
-def test_the_op_that_draws_inside_a_step_draws_the_same_tokens(seed: int, choice: int) -> None:
-    from mkport.kernels.sample.standalone import sample
-
-    vocab, rows = 6000, 64  # two blocks
-    logits = np.random.default_rng(2).normal(0, 2, (rows, vocab)).astype(np.float32)
-    temperatures = np.linspace(0.3, 2, rows).astype(np.float32)
-    low, high = noise.key_of(seed)
-    words = np.tile(np.array([low, high, choice], np.uint64), (rows, 1))
-    positions = np.arange(100, 100 + rows, dtype=np.uint64)
-    best, at = np.empty((rows, 2), np.float32), np.empty((rows, 2), np.int32)
-    sample(logits, temperatures, words, positions, best, at)
-    drawn = at[np.arange(rows), best.argmax(axis=1)].tolist()
-    scores = logits / temperatures[:, None]
-    assert drawn == [noise.race(scores[i], seed, choice, 100 + i) for i in range(rows)]

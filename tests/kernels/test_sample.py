@@ -10,6 +10,8 @@ from mkport.compose import compose_cpu
 from mkport.compose.cuda import compose_cuda
 from mkport.declare.case import Case
 from mkport.engine.noise import gumbel_of, key_of, philox
+from mkport.engine.truncation import survivors
+from mkport.kernels.sample.oracle import BIASED, COUNTS, EARLY, END, MASKED, PROMPT, REPEATS, way
 from mkport.library import find_op
 from mkport.machines.host.build import compiler
 from mkport.testing import check_op
@@ -49,29 +51,49 @@ def run(request: pytest.FixtureRequest) -> Run:
     return call
 
 
-def case_of(x: np.ndarray, temperature: float, seed: int = 7, choice: int = 0) -> Case:
-    """Rows of logits that are drawn in one way, at positions 100, 101, ..."""
+def case_of(
+    x: np.ndarray, temperature: float, seed: int = 7, choice: int = 0, **fields: Any
+) -> Case:
+    """Rows of logits that are drawn in one way, at positions 100, 101, ...; each one a sequence."""
     rows, n = x.shape
-    low, high = (np.array(word, np.uint32).view(np.int32) for word in key_of(seed))
-    way = np.array([np.float32(temperature).view(np.int32), low, high, choice], np.int32)
+    padded = -(-n // 128) * 128
+    words = way(np.random.default_rng(0), temperature, **fields)
+    words[1:3] = np.array(key_of(seed), np.uint32).view(np.int32)
+    words[3] = choice
     arrays = {
         "count": np.array([rows], np.int32),
         "x": x.astype(np.float32),
-        "sampling": np.tile(way, (rows, 1)),
+        "sampling": np.tile(words, (rows, 1)),
         "index": np.arange(rows, dtype=np.int32),
-        "rows": np.stack([np.zeros(rows), 100 + np.arange(rows)], axis=1).astype(np.int32),
+        "rows": np.stack([np.arange(rows), 100 + np.arange(rows)], axis=1).astype(np.int32),
+        "mask": np.full((rows, padded // 32), -1, np.int32),
+        "bias": np.zeros((rows, padded), np.float32),
+        "tally": np.zeros((rows, padded), np.int32),
+        "scores": np.full((rows, padded), np.nan, np.float32),
         "best": np.full((rows, -(-n // 4096)), np.nan, np.float32),
         "at": np.full((rows, -(-n // 4096)), -7, np.int32),
+        "peaks": np.full((rows, 2, padded // 128), np.nan, np.float32),
+        "sums": np.full((rows, 2, padded // 128), np.nan, np.float32),
     }
-    return Case(arrays, {"n": n}, ("best", "at"))
+    return Case(arrays, {"n": n}, ("best", "at", "scores", "peaks", "sums"))
+
+
+def joined(run: Run, case: Case) -> Any:
+    """What the two ops leave."""
+    found = run("sample", case)
+    rows = len(found["at"])
+    arrays = {**case.arrays, **found, "y": np.full(rows, -7, np.int32)}
+    arrays["ids"] = np.full((rows, 20), -7, np.int32)
+    arrays["logprobs"] = np.full((rows, 21), np.nan, np.float32)
+    del arrays["mask"], arrays["bias"]
+    outputs = ("y", "tally", "ids", "logprobs")
+    return run("sample_join", Case(arrays, dict(case.values), outputs))
 
 
 def chosen(run: Run, case: Case) -> list[int]:
     """The tokens that the two ops choose."""
-    found = run("sample", case)
-    rows, parts = found["at"].shape
-    arrays = {"count": case.arrays["count"], **found, "y": np.full(rows, -7, np.int32)}
-    return run("sample_join", Case(arrays, {"parts": parts}, ("y",)))["y"].tolist()
+    tokens: list[int] = joined(run, case)["y"].tolist()
+    return tokens
 
 
 @pytest.mark.parametrize("machine", ["cpu", "host"])
@@ -129,7 +151,7 @@ def test_a_row_is_the_same_in_any_company_and_idle_rows_are_left_alone(
     whole = run("sample", case)
     for row in range(5):
         alone = case.copy()
-        for name in ("x", "sampling", "index", "best", "at"):
+        for name in ("x", "sampling", "index", *case.outputs):
             alone.arrays[name] = alone.arrays[name][row : row + 1].copy()
         alone.arrays["count"][0] = 1
         found = run("sample", alone)
@@ -156,3 +178,104 @@ def test_another_seed_choice_or_position_is_another_draw(run: Run) -> None:
     x = np.zeros((2, 50000), np.float32)
     seen = [chosen(run, case_of(x, 1.0, seed, choice)) for seed, choice in ((1, 0), (2, 0), (1, 1))]
     assert len({token for pair in seen for token in pair}) == 6
+
+
+FIELDS: tuple[dict[str, Any], ...] = (
+    {"top_k": 1},
+    {"top_k": 3},
+    {"top_p": 0.6},
+    {"top_p": 1e-7},
+    {"min_p": 0.2},
+    {"top_k": 7, "top_p": 0.7, "min_p": 0.05},
+    {"top_k": 200, "top_p": 0.9},
+)
+
+
+@pytest.mark.parametrize("fields", FIELDS, ids=str)
+@pytest.mark.parametrize("levels", [0, 4])
+def test_a_cut_row_draws_what_a_whole_one_would_if_the_rest_were_masked(
+    run: Run, fields: dict[str, Any], levels: int
+) -> None:
+    """The cuts take tokens out, and nothing else: the same noise decides among those left."""
+    draw = np.random.default_rng(5)
+    x = draw.normal(0, 2, (6, 5000)).astype(np.float32)
+    if levels:
+        x = draw.integers(0, levels, x.shape).astype(np.float32)
+    found = chosen(run, case_of(x, 1.5, **fields))
+    for row in range(6):
+        scores = x[row] / np.float32(1.5)
+        left = survivors(
+            scores, fields.get("min_p", 0), fields.get("top_k", 0), fields.get("top_p", 1)
+        )
+        alone = case_of(x, 1.5, flags=MASKED)
+        allowed = np.zeros(alone.arrays["tally"].shape[1], bool)
+        allowed[left] = True
+        alone.arrays["mask"][row] = np.packbits(allowed, bitorder="little").view(np.int32)
+        assert chosen(run, alone)[row] == found[row]
+
+
+def test_what_is_told_is_the_softmax_of_the_logits(run: Run) -> None:
+    x = np.random.default_rng(6).normal(0, 3, (2, 4500)).astype(np.float32)
+    x[1, 4300:] = x[1].max()  # equals: the lowest columns are told first
+    case = case_of(x, 1.0, told=21, flags=BIASED, top_p=0.5)
+    case.arrays["bias"][...] = 1e3 * (np.arange(case.arrays["bias"].shape[1]) == 17)
+    found = joined(run, case)
+    assert found["y"].tolist() == [17, 17]
+    wide = x.astype(np.float64)
+    known = wide - np.log(np.exp(wide).sum(axis=1, keepdims=True))
+    for row in range(2):
+        order = np.argsort(-x[row], kind="stable")[:20]
+        assert found["ids"][row].tolist() == order.tolist()
+        wanted = known[row][[17, *order]]
+        assert np.abs(found["logprobs"][row] - wanted).max() < 4e-6
+
+
+def test_a_token_is_counted_where_a_penalty_needs_it_and_then_counts(run: Run) -> None:
+    x = np.tile(np.linspace(0, 3, 300, dtype=np.float32), (3, 1))
+    case = case_of(x, 0.0, flags=COUNTS, presence=1.0, frequency=1.0)
+    case.arrays["sampling"][2, 4] = 0
+    seen = []
+    for _ in range(3):
+        found = joined(run, case)
+        seen.append(found["y"].tolist())
+        case.arrays["tally"] = found["tally"]
+    assert seen == [[299, 299, 299], [298, 298, 299], [297, 297, 299]]
+    assert case.arrays["tally"].sum(axis=1).tolist() == [3, 3, 0]
+
+
+def test_every_edit_alone(run: Run) -> None:
+    x = np.zeros((1, 200), np.float32)
+    x[0, :4] = 4, 3.5, 3, -1
+
+    def token(flags: int, tally: int = 0, **fields: float) -> int:
+        case = case_of(x, 0.0, flags=flags, **fields)
+        case.arrays["tally"][0, 0] = tally
+        case.arrays["bias"][0, 2] = 7
+        case.arrays["mask"][0, 0] = 0b1110
+        return chosen(run, case)[0]
+
+    assert token(0) == 0 and token(BIASED) == 2 and token(MASKED) == 1
+    assert token(EARLY) == 0 and token(EARLY, END) == 1
+    assert token(REPEATS, repetition=2.0) == 0
+    assert token(REPEATS, PROMPT, repetition=2.0) == token(REPEATS, 1, repetition=2.0) == 1
+    assert token(COUNTS, PROMPT, presence=2.0) == 0 and token(COUNTS, 1, presence=2.0) == 1
+    assert token(COUNTS, 1, frequency=0.4) == 0 and token(COUNTS, 2, frequency=0.4) == 1
+
+
+def test_a_row_without_a_column_that_may_be_chosen_says_so(run: Run) -> None:
+    case = case_of(np.zeros((3, 4200), np.float32), 1.0, flags=MASKED, top_k=5)
+    case.arrays["mask"][0] = 0
+    case.arrays["mask"][1, : 4096 // 32] = 0
+    case.arrays["x"][2, 7] = np.nan
+    tokens = chosen(run, case)
+    assert tokens[0] == -2 and tokens[1] >= 4096 and tokens[2] == -1
+
+
+def test_a_given_token_is_told_and_counted(run: Run) -> None:
+    x = np.random.default_rng(8).standard_normal((1, 700)).astype(np.float32)
+    case = case_of(x, 0.0, flags=COUNTS, given=1 + 33, told=1)
+    found = joined(run, case)
+    assert found["y"].tolist() == [33] and found["tally"][0, 33] == 1
+    wanted = float(x[0, 33]) - np.log(np.exp(x.astype(np.float64)).sum())
+    assert abs(found["logprobs"][0, 0] - wanted) < 2e-6
+    assert (found["ids"] == -7).all() and np.isnan(found["logprobs"][0, 1:]).all()

@@ -135,6 +135,9 @@ MK_INLINE bool mk_barrier_any(int id, int threads, bool p) {  // meets, and ors 
   return any != 0;
 }
 
+// Adds to a number in shared memory, and says what it was: a number for each thread, in any order.
+MK_INLINE int32_t mk_take(int32_t* p, int32_t x) { return atomicAdd(p, x); }
+
 // Global memory. Immutable: nothing writes it during the launch. Coherent: another worker may have
 // written it in this launch, so the read goes to the L2 cache.
 

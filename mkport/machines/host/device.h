@@ -209,6 +209,13 @@ inline bool mk_barrier_any(int id, int threads, bool p) {
 inline void mk_named_barrier(int id, int threads) { mk_barrier_any(id, threads, false); }
 inline void mk_sync_block() { mk_barrier_any(0, mk_host::world->threads, false); }
 
+inline int32_t mk_take(int32_t* p, int32_t x) {
+  mk_host::maybe_leave();
+  const int32_t old = *p;
+  *p = old + x;
+  return old;
+}
+
 // Global memory.
 
 template <class T>
