@@ -80,6 +80,8 @@ def _topk(c: Chunk, a: SimpleNamespace) -> None:
     c.scratch[a.weights] = c.fused["chosen_weights"](
         z, ids, bool(a.softmax), bool(a.renormalise), a.scale
     )
+    if a.pairs is not None:
+        c.scratch[a.pairs] = grouped(ids, a.experts)
 
 
 def _moe_group(c: Chunk, a: SimpleNamespace) -> None:

@@ -1,4 +1,5 @@
-"""A router's choice on a CPU: each token's k best experts and their weights. Ordinary Numba.
+"""A router's choice on a CPU: each token's k best experts and their weights, and, if they are asked
+for, the (token, choice) pairs by expert. Ordinary Numba.
 
 python kernels/topk/standalone.py
 """
@@ -65,10 +66,32 @@ def softmax_into(z, scores):
 
 
 @njit(nogil=True, cache=True)
-def topk(z, ids, weights, softmax, renormalise, scale):
+def group(ids, pairs, slots):
+    """Sorts the choices of ids [tokens, k] by expert, those of one expert by token.
+
+    pairs [tokens * k] receives token * k + choice; slots [distinct experts + 1 or more, 2] each
+    expert with the place of its first pair, then (-1, number of pairs). An id of -1 is no choice.
+    """
+    flat = ids.ravel()
+    slots[:, 0] = -1
+    slot, place, last = -1, 0, -1
+    for p in np.argsort(flat, kind="mergesort"):  # a stable sort
+        if flat[p] < 0:
+            continue
+        if flat[p] != last:
+            slot, last = slot + 1, flat[p]
+            slots[slot, 0], slots[slot, 1] = last, place
+        pairs[place] = p
+        place += 1
+    slots[slot + 1 :, 1] = place
+
+
+@njit(nogil=True, cache=True)
+def topk(z, ids, weights, softmax, renormalise, scale, pairs=None, slots=None):
     """The k best of z [tokens, experts]: ids and weights [tokens, k], best first.
 
-    A lower index wins a tie. A row with a logit that is not finite gets ids -1, weights NaN.
+    A lower index wins a tie. A row with a logit that is not finite gets ids -1, weights NaN. With
+    pairs [tokens * k] and slots [slots + 1, 2], the choices by expert as `group` gives them.
     """
     experts, k = z.shape[1], ids.shape[1]
     scores = np.empty(experts, np.float32)
@@ -92,6 +115,8 @@ def topk(z, ids, weights, softmax, renormalise, scale):
         for c in range(k):
             weight = weights[t, c] / chosen if renormalise else weights[t, c]
             weights[t, c] = weight * scale
+    if pairs is not None:
+        group(ids, pairs, slots)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The topk body: one token's experts, best first, and their weights."""
+"""The topk body: a token's experts, best first, and their weights; and the step's pairs by expert,
+if they are asked for."""
 
 import numpy as np
 
@@ -23,10 +24,22 @@ from mkport.machines.cpu.vector import (
 
 @body
 def topk(a, tile, arena):
-    """ids[tile] and weights[tile] from the logits z[tile]."""
-    if tile >= get_i32(a.count, 0):
+    """ids and weights from the logits z: those of token `tile`, or, if there are slots, of all
+    tokens, whose pairs are then grouped."""
+    live = get_i32(a.count, 0)
+    if a.slots == 0:
+        if tile < live:
+            topk_token(a, tile, arena)
         return
-    z, out = tile * a.experts, tile * a.k
+    for token in range(live):
+        topk_token(a, token, arena)
+    topk_group(a, live * a.k, arena)
+
+
+@body
+def topk_token(a, token, arena):
+    """ids[token] and weights[token] from the logits z[token]."""
+    z, out = token * a.experts, token * a.k
     finite = True
     for e in range(a.experts):
         value = get_f32(a.z, z + e)
@@ -78,3 +91,32 @@ def topk_scores(a, z, highest, arena):
         store_f32(arena, e, score)
         total = add(total, keep_lanes(score, 0, a.experts - e, 0.0))
     return join_sum(total)
+
+
+@body
+def topk_group(a, choices, arena):
+    """slots and pairs from ids; the arena holds where each expert's next pair goes."""
+    for e in range(a.experts):
+        set_i32(arena, e, np.int32(0))
+    for p in range(choices):
+        e = get_i32(a.ids, p)
+        if e >= 0:
+            set_i32(arena, e, np.int32(get_i32(arena, e) + 1))
+    slot, first = 0, 0
+    for e in range(a.experts):
+        here = get_i32(arena, e)
+        set_i32(arena, e, np.int32(first))
+        if here > 0:
+            set_i32(a.slots, 2 * slot, np.int32(e))
+            set_i32(a.slots, 2 * slot + 1, np.int32(first))
+            slot += 1
+            first += here
+    for s in range(slot, a.slot_count + 1):
+        set_i32(a.slots, 2 * s, np.int32(-1))
+        set_i32(a.slots, 2 * s + 1, np.int32(first))
+    for p in range(choices):
+        e = get_i32(a.ids, p)
+        if e >= 0:
+            place = get_i32(arena, e)
+            set_i32(a.pairs, place, np.int32(p))
+            set_i32(arena, e, np.int32(place + 1))

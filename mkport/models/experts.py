@@ -15,6 +15,7 @@ from mkport.kernels.topk.op import OP as TOPK
 from mkport.models.step import Norm, Step
 
 MAX_EXPERTS = 4096  # a layer; far beyond any model
+GROUPED_ROWS = 8  # of a step, at most, whose choice of experts groups their tokens at once
 
 
 @dataclass(frozen=True)
@@ -83,15 +84,23 @@ def score(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
 
 def choose(step: Step, layer: int, e: Experts) -> None:
     """Each token's experts and their weights, [rows, top] both, and the experts of the step with
-    their tokens: `slots` [distinct experts + 1, 2] and `pairs` [rows * top]."""
-    rows, label = step.shape.rows, f"layer {layer}"
-    z = step.scratch("router_logits", rows, e.experts)
+    their tokens: `slots` [distinct experts + 1, 2] and `pairs` [rows * top].
+
+    One op does both in a step of few rows: that is one step less for the others to wait for.
+    """
+    rows, label, slots = step.shape.rows, f"layer {layer}", _slots(step, e)
     ids = step.tensor("chosen", "i32", (rows, e.top), "scratch")
+    lists = {
+        "pairs": step.tensor("pairs", "i32", (rows * e.top,), "scratch"),
+        "slots": step.tensor("slots", "i32", (slots + 1, 2), "scratch"),
+        "slot_count": slots,
+    }
+    at_once = rows <= GROUPED_ROWS
     step.graph.add(
         TOPK,
         f"{label} / topk",
         count="count",
-        z=z,
+        z=step.scratch("router_logits", rows, e.experts),
         ids=ids,
         weights=step.scratch("chosen_weights", rows, e.top),
         experts=e.experts,
@@ -99,18 +108,18 @@ def choose(step: Step, layer: int, e: Experts) -> None:
         softmax=int(e.softmax),
         renormalise=int(e.renormalise),
         scale=e.scale,
+        **(lists if at_once else {"slot_count": 0}),
     )
-    step.graph.add(
-        MOE_GROUP,
-        f"{label} / group",
-        count="count",
-        ids=ids,
-        pairs=step.tensor("pairs", "i32", (rows * e.top,), "scratch"),
-        slots=step.tensor("slots", "i32", (_slots(step, e) + 1, 2), "scratch"),
-        experts=e.experts,
-        k=e.top,
-        slot_count=_slots(step, e),
-    )
+    if not at_once:
+        step.graph.add(
+            MOE_GROUP,
+            f"{label} / group",
+            count="count",
+            ids=ids,
+            experts=e.experts,
+            k=e.top,
+            **lists,
+        )
 
 
 def up(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:

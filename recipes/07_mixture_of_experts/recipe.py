@@ -107,7 +107,9 @@ print(y.shape)
 ## The ops
 
 The library has these as five ops. Each is held to its oracle, and each gives the same bits as an
-ordinary kernel of the same name.
+ordinary kernel of the same name. In a step of up to eight rows `topk` does the grouping, too, and
+`moe_group` is left out: both are the work of one worker for which all the others wait, and a
+hand-over between them would cost more than either of them does.
 """
 
 # %%

@@ -102,6 +102,39 @@ def test_a_broken_row_of_logits_has_no_experts(bad: float) -> None:
         assert (got["weights"][[0, 2]] == whole["weights"][[0, 2]]).all()
 
 
+@pytest.mark.parametrize("tokens", [1, 3, 8, 17])
+def test_a_choice_that_groups_is_a_choice_then_a_grouping(tokens: int) -> None:
+    """17 tokens are more than the warps, and their choices more than are placed at a time."""
+    lost = range(1, tokens, 4)
+    sizes: dict[str, Any] = {"tokens": tokens, "rows": tokens, "experts": 200, "k": 9}
+    case = made("topk", **sizes, lost=lost, renormalise=1, group=1)
+    alone = case.copy()
+    lists = {name: alone.arrays.pop(name) for name in ("pairs", "slots")}
+    slots, alone.values["slot_count"] = alone.values["slot_count"], 0
+    alone.outputs = ("ids", "weights")
+    want = solo("topk", alone)
+    arrays = {"count": alone.arrays["count"], "ids": want["ids"], **lists}
+    values = {"experts": 200, "k": 9, "slot_count": slots}
+    want |= solo("moe_group", Case(arrays, values, ("slots", "pairs")))
+    live = 9 * (tokens - len(lost))
+    for got in (solo("topk", case), run_standalone(find_op("topk"), case, "host")):
+        for name, array in want.items():
+            assert got[name].tobytes() == array.tobytes(), name
+        assert (got["slots"][-1] == (-1, live)).all() and (got["pairs"][live:] == -7).all()
+
+
+@pytest.mark.parametrize("softmax", [0, 1])
+def test_equal_logits_on_a_gpu_are_taken_in_their_order(softmax: int) -> None:
+    case = made("topk", tokens=3, rows=3, experts=300, k=40, softmax=softmax)
+    case.arrays["z"][0] = np.where(np.arange(300) % 2, 0.0, -0.0)
+    case.arrays["z"][1] = np.tile([-2, 3, 3, 1, 3], 60)
+    case.arrays["z"][2] = -np.finfo(np.float32).max
+    ids = solo("topk", case)["ids"]
+    np.testing.assert_array_equal(ids[0], np.arange(40))
+    np.testing.assert_array_equal(ids[1], np.flatnonzero(case.arrays["z"][1] == 3)[:40])
+    np.testing.assert_array_equal(ids[2], np.arange(40))
+
+
 @pytest.mark.parametrize(("norm", "op"), [("root", "rmsnorm"), ("mean", "layernorm")])
 @pytest.mark.parametrize("n", [16, 1040, 2064])
 def test_a_sum_that_norms_is_a_sum_then_a_norm(norm: str, op: str, n: int) -> None:
@@ -119,9 +152,10 @@ def test_a_sum_that_norms_is_a_sum_then_a_norm(norm: str, op: str, n: int) -> No
     assert np.isnan(got["h"][3:]).all() and np.isfinite(got["h"][:3]).all()
 
 
-def test_a_layer_of_experts_is_the_same_for_all_workers_and_seeds() -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_layer_of_experts_is_the_same_for_all_workers_and_seeds(at_once: bool) -> None:
     """Router to sum, twice: the loaders of expert ops wait for what the router has chosen."""
-    sizes = Sizes(tokens=4, experts=6, top=2, hidden=64, ffn=48, layers=2)
+    sizes = Sizes(tokens=4, experts=6, top=2, hidden=64, ffn=48, layers=2, at_once=at_once)
     ops = [find_op(name) for name in CHAIN_OPS]
     whole = compose_cuda(ops, "bf16", "bf16")
     arrays = random_arrays(sizes, np.random.default_rng(0), 3)

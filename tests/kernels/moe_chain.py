@@ -30,6 +30,7 @@ class Sizes:
     renormalise: bool = False
     layers: int = 1
     weights: str = "bf16"
+    at_once: bool = False  # topk groups the pairs too
 
 
 def chain(s: Sizes, ops: Sequence[Op] = ()) -> Graph:
@@ -67,12 +68,13 @@ def chain(s: Sizes, ops: Sequence[Op] = ()) -> Graph:
         )  # fmt: skip
         g.add(
             o["topk"], f"{at} / topk", count="count", z="z", ids="ids", weights="chosen",
-            experts=s.experts, k=s.top, **rule,
+            experts=s.experts, k=s.top, **rule, **(lists if s.at_once else {"slot_count": 0}),
         )  # fmt: skip
-        g.add(
-            o["moe_group"], f"{at} / group", count="count", ids="ids", experts=s.experts, k=s.top,
-            **lists,
-        )  # fmt: skip
+        if not s.at_once:
+            g.add(
+                o["moe_group"], f"{at} / group", count="count", ids="ids", experts=s.experts,
+                k=s.top, **lists,
+            )  # fmt: skip
         g.add(
             o["moe_up"], f"{at} / up", count="count", x="h", w_gate=gate_up, w_up=gate_up,
             act="act", n=s.ffn, k=s.hidden, top=s.top, up_row=s.ffn, **dealt,

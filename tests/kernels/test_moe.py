@@ -128,6 +128,7 @@ CHAINS = {
     "8 of 128": Sizes(experts=128, top=8, hidden=48, ffn=16),
     "more than four tokens an expert": Sizes(tokens=13, experts=2, top=1),
     "two layers": Sizes(layers=2, renormalise=True),
+    "grouped at once": Sizes(layers=2, softmax=True, at_once=True),
 }
 
 
@@ -202,6 +203,23 @@ def test_strange_token_stays_in_its_row(name: str, bad: float, program: Program)
     assert (got["ids"][3] == -1).all() and np.isnan(got["x"][3]).all()
     assert got["x"][others].tobytes() == clean["x"][others].tobytes()
     assert got["slots"][-1, 1] == len(others) * s.top  # it is in no expert's list
+
+
+def test_a_choice_that_groups_is_a_choice_then_a_grouping(program: Program) -> None:
+    case = made("topk", tokens=9, rows=8, experts=37, k=5, softmax=1, lost=(0, 3), group=1)
+    got = run_ported(find_op("topk"), case, program)
+    alone = case.copy()
+    lists = {name: alone.arrays.pop(name) for name in ("pairs", "slots")}
+    slots, alone.values["slot_count"] = alone.values["slot_count"], 0
+    alone.outputs = ("ids", "weights")
+    want = run_ported(find_op("topk"), alone, program)
+    arrays = {"count": alone.arrays["count"], "ids": want["ids"], **lists}
+    values = {"experts": 37, "k": 5, "slot_count": slots}
+    want |= run_ported(find_op("moe_group"), Case(arrays, values, ("slots", "pairs")), program)
+    assert {name: a.tobytes() for name, a in got.items()} == {
+        n: a.tobytes() for n, a in want.items()
+    }
+    assert (got["pairs"][:30] >= 0).all() and (got["pairs"][30:] == -7).all()
 
 
 @pytest.mark.parametrize(("norm", "op"), [("root", "rmsnorm"), ("mean", "layernorm")])

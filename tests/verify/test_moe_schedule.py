@@ -115,15 +115,21 @@ def _refused(schedule: Schedule, footprint: Footprint) -> bool:
     return False
 
 
-@pytest.mark.parametrize("workers", [2, 3, 6])
-@pytest.mark.parametrize("share", ["blocks", "strided"])
-def test_deleting_any_signal_or_wait_is_refused(workers: int, share: str) -> None:
+@pytest.mark.parametrize(
+    ("workers", "share", "at_once"),
+    [
+        *((workers, share, False) for workers in (2, 3, 6) for share in ("blocks", "strided")),
+        (3, "blocks", True),
+        (3, "strided", True),
+    ],
+)
+def test_deleting_any_signal_or_wait_is_refused(workers: int, share: str, at_once: bool) -> None:
     """Every one but the few that the slow reference, too, calls redundant.
 
     A node waits for a whole node; where its tiles on one worker need only what that worker has
     done itself, their wait adds nothing. Blocks of experts' tiles always need other workers'.
     """
-    schedule = deal(chain(TINY), workers, share)  # type: ignore[arg-type]
+    schedule = deal(chain(replace(TINY, at_once=at_once)), workers, share)  # type: ignore[arg-type]
     facts, footprint = Facts(schedule.graph), Footprint.of(schedule.graph)
     refused = {"signal": 0, "wait": 0}
     for what, worker, counter, node, mutant in _without(schedule):
@@ -167,8 +173,8 @@ def _interleaved(schedule: Schedule, arrays: Arrays, seed: int) -> bytes:
 
 
 def test_same_bits_under_every_routing_and_interleaving() -> None:
-    graph = chain(ROUTED, PROGRAM.ops)
-    schedules = [deal(graph, 2), deal(graph, 3, "strided"), deal(graph, 5, "strided")]
+    graph, at_once = (chain(replace(ROUTED, at_once=b), PROGRAM.ops) for b in (False, True))
+    schedules = [deal(graph, 2), deal(at_once, 3, "strided"), deal(graph, 5, "strided")]
     for schedule in schedules:
         verify(schedule)  # once: no routing is looked at
     used = set()
@@ -221,6 +227,27 @@ def test_each_pair_lies_in_exactly_one_slot(data: st.DataObject, tokens: int, ex
     )
 
 
+@settings(max_examples=30)
+@given(data=st.data(), tokens=st.integers(1, 9), experts=st.integers(1, 12))
+def test_a_choice_that_groups_gives_the_same_lists(
+    data: st.DataObject, tokens: int, experts: int
+) -> None:
+    k, rows = data.draw(st.integers(1, experts)), data.draw(st.integers(0, tokens))
+    lost = sorted(data.draw(st.sets(st.integers(0, tokens - 1), max_size=3)))
+    rng = np.random.default_rng(data.draw(st.integers(0, 10**6)))
+    topk, group = find_op("topk"), find_op("moe_group")
+    case = load_part(topk, "oracle").make(
+        rng, "bf16", "bf16", tokens=tokens, rows=rows, experts=experts, k=k, lost=lost, group=1
+    )
+    got = run_ported(topk, case, PROGRAM)
+    arrays = {"count": case.arrays["count"], "ids": got["ids"]}
+    arrays |= {name: case.arrays[name].copy() for name in ("pairs", "slots")}
+    values = {name: case.values[name] for name in ("experts", "k", "slot_count")}
+    want = run_ported(group, Case(arrays, values, ("slots", "pairs")), PROGRAM)
+    for name, array in want.items():
+        np.testing.assert_array_equal(got[name], array)
+
+
 @pytest.mark.parametrize(("name", "output"), [("moe_up", "act"), ("moe_down", "y")])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_tile_writes_what_its_declaration_stands_for(name: str, output: str, seed: int) -> None:
@@ -256,6 +283,8 @@ def test_too_few_slots_are_refused() -> None:
     good = chain(sizes)
     with pytest.raises(ValueError, match="4 distinct experts"):
         _changed(good, "moe_group", slot_count=3)
+    with pytest.raises(ValueError, match="4 distinct experts"):
+        _changed(chain(replace(sizes, at_once=True)), "topk", slot_count=3)
     with pytest.raises(ValueError, match="left out"):
         _changed(good, "moe_up", slot_count=3)
     with pytest.raises(ValueError, match="left out"):

@@ -117,13 +117,26 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, dict[str, Any]], str]
         "llama", "attention", {"window": -1}, {}, "window is -1, not 0 or more",
     ),
     "pairs": (
-        "mixtral", "moe_group", {}, {"pairs": {"shape": (1,), "logical": (1,)}},
+        "mixtral", "topk", {}, {"pairs": {"shape": (1,), "logical": (1,)}},
         "pairs is [1], not [12]",
     ),
+    "pairs without slots": (
+        "mixtral", "topk", {"slots": None}, {}, "pairs is given and slots is not",
+    ),
+    "slots without pairs": (
+        "mixtral", "topk", {"pairs": None}, {}, "pairs is absent and slots is not",
+    ),
+    "slots that are not there": (
+        "mixtral", "topk", {"slots": None, "pairs": None}, {}, "slot_count is 8, not 0 to 0",
+    ),
+    "more experts than a choice can name": (
+        "mixtral", "topk", {"experts": 40000}, {}, "experts is 40000, not 1 to 32766",
+    ),
+    "few slots": ("mixtral", "topk", {"slot_count": 7}, {}, "slot_count is 7, not 8 or more"),
     "few experts": ("mixtral", "topk", {"experts": 1}, {}, "k is 2, not 1 to 1"),
-    "few experts to group": ("mixtral", "moe_group", {"experts": 1}, {}, "k is 2, not 1 to 1"),
     "experts that are not there": (
-        "mixtral", "moe_group", {"experts": 7}, {}, "experts of chosen: 7 here, but 8 in layer 0",
+        "mixtral", "moe_up", {}, {"w_gate": {"shape": (7, 192, 64), "logical": (7, 192, 64)}},
+        "experts of slots: 7 here, but 8 in layer 0",
     ),
     "one expert a token": (
         "mixtral", "moe_up", {"top": 1}, {}, "pairs is [12], not [6]",
@@ -157,6 +170,24 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, dict[str, Any]], str]
     ),
     "absent": ("llama", "embed", {"table": None}, {}, "table is absent"),
 }  # fmt: skip
+
+
+WIDE = {  # steps of so many rows group their pairs by an op of its own
+    "few experts to group": ({"experts": 1}, {}, "k is 2, not 1 to 1"),
+    "experts to group that are not there": (
+        {"experts": 7}, {}, "experts of chosen: 7 here, but 8 in layer 0",
+    ),
+    "pairs to group": (
+        {}, {"pairs": {"shape": (1,), "logical": (1,)}}, "pairs is [1], not [18]",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WIDE)
+def test_arguments_of_a_wide_step_that_do_not_fit(case: str) -> None:
+    args, tensors, words = WIDE[case]
+    shape = replace(tiny.SHAPE, rows=9)
+    assert words in _refusal(_edited("mixtral", "moe_group", args, tensors, shape))
 
 
 @pytest.mark.parametrize("case", CASES)

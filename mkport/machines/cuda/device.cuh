@@ -51,6 +51,8 @@ MK_INLINE int64_t mk_now_ns() {
 // Arithmetic.
 
 MK_INLINE float mk_float(int32_t bits) { return __int_as_float(bits); }
+MK_INLINE int32_t mk_bits(float x) { return __float_as_int(x); }
+MK_INLINE int mk_count_bits(uint32_t x) { return __popc(x); }
 MK_INLINE float mk_widen(mk_bf16 h) { return __uint_as_float(static_cast<uint32_t>(h) << 16); }
 MK_INLINE uint32_t mk_narrow2(float low, float high) {  // to nearest even; low in the low half
   uint32_t pair;
@@ -117,6 +119,8 @@ MK_INLINE float mk_warp_max(float x) {
   for (int mask = 16; mask; mask /= 2) x = fmaxf(x, mk_shuffle_xor(x, mask));
   return x;
 }
+MK_INLINE uint32_t mk_warp_max(uint32_t x) { return __reduce_max_sync(~0u, x); }
+MK_INLINE uint32_t mk_warp_min(uint32_t x) { return __reduce_min_sync(~0u, x); }
 
 // Within a block: named barriers 1..15, each always met by the same number of threads.
 
@@ -134,6 +138,9 @@ MK_INLINE bool mk_barrier_any(int id, int threads, bool p) {  // meets, and ors 
       : "memory");
   return any != 0;
 }
+
+// A word in shared memory that threads set bits of side by side.
+MK_INLINE void mk_set_bits(uint32_t* word, uint32_t bits) { atomicOr(word, bits); }
 
 // Adds to a number in shared memory, and says what it was: a number for each thread, in any order.
 MK_INLINE int32_t mk_take(int32_t* p, int32_t x) { return atomicAdd(p, x); }

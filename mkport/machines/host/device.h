@@ -46,6 +46,12 @@ inline float mk_float(int32_t bits) {
   memcpy(&x, &bits, 4);
   return x;
 }
+inline int32_t mk_bits(float x) {
+  int32_t bits;
+  memcpy(&bits, &x, 4);
+  return bits;
+}
+inline int mk_count_bits(uint32_t x) { return __builtin_popcount(x); }
 inline float mk_widen(mk_bf16 h) { return mk_float(int32_t(uint32_t(h) << 16)); }
 inline uint32_t mk_halves(uint32_t x, uint32_t y, bool upper) {
   return upper ? x >> 16 | (y & 0xffff0000u) : (x & 0xffff) | y << 16;
@@ -183,6 +189,20 @@ inline float mk_warp_max(float x) {
   for (int mask = 16; mask; mask /= 2) x = fmaxf(x, mk_shuffle_xor(x, mask));
   return x;
 }
+template <bool LARGEST>
+uint32_t mk_extreme(const char* name, uint32_t x) {
+  mk_host::meet(name, &x, [](void** all) {
+    uint32_t best = *static_cast<uint32_t*>(all[0]);
+    for (int i = 1; i < 32; i++) {
+      const uint32_t other = *static_cast<uint32_t*>(all[i]);
+      if (LARGEST ? other > best : other < best) best = other;
+    }
+    for (int i = 0; i < 32; i++) *static_cast<uint32_t*>(all[i]) = best;
+  });
+  return x;
+}
+inline uint32_t mk_warp_max(uint32_t x) { return mk_extreme<true>("warp_max", x); }
+inline uint32_t mk_warp_min(uint32_t x) { return mk_extreme<false>("warp_min", x); }
 
 // Within a block.
 
@@ -208,6 +228,7 @@ inline bool mk_barrier_any(int id, int threads, bool p) {
 }
 inline void mk_named_barrier(int id, int threads) { mk_barrier_any(id, threads, false); }
 inline void mk_sync_block() { mk_barrier_any(0, mk_host::world->threads, false); }
+inline void mk_set_bits(uint32_t* word, uint32_t bits) { *word |= bits; }
 
 inline int32_t mk_take(int32_t* p, int32_t x) {
   mk_host::maybe_leave();
