@@ -31,15 +31,7 @@ KINDS = (
     ),
     ("MK3", "warning", "A warning: the kernel is ported, and this is for its author to answer."),
 )
-NO_KERNEL = {
-    "MK160": "The GPU's compiler gives the port more registers than a worker's thread has (168).",
-    "MK161": "The C++ or the GPU's compiler refuses the original or the port; its words follow.",
-    "MK170": "The machine code of the port holds non-coherent loads (`LDG.CONSTANT`) of a buffer "
-    "that is not declared immutable.",
-    "MK180": "Original and port were run and left different bits; the first difference follows.",
-    "MK205": "Threads of the original met different barriers, or some left before a barrier, or "
-    "none could move any more. The analysis refuses most of these first (MK130 to MK134).",
-}
+COMPILED = ("MK160", "MK161", "MK170")  # what the GPU's compiler has to say something to
 
 
 @dataclass(frozen=True)
@@ -58,11 +50,9 @@ class Case:
         return ".py" in self.command
 
 
-def case_of(code: str) -> tuple[Case, Path] | None:
-    """The kernel of a code, if there is one."""
+def case_of(code: str) -> tuple[Case, Path]:
+    """The kernel of a code."""
     paths = [path for folder in FOLDERS for path in sorted(folder.glob(f"{code}.[cp][uy]"))]
-    if not paths:
-        return None
     head, text = paths[0].read_text(encoding="utf-8").split("\n", 1)
     options: dict = {}
     arguments: list[str] = []
@@ -85,27 +75,22 @@ def case_of(code: str) -> tuple[Case, Path] | None:
 
 def message(code: str) -> str:
     """What a port of the code's kernel says, word for word."""
-    found = case_of(code)
-    if found is None:
-        return NO_KERNEL.get(code, f"About {TITLES[code]}; no kernel shows it alone.")
-    case, path = found
+    case, path = case_of(code)
     port = port_python if path.suffix == ".py" else port_file
     report = port(
         path, **case.options, arguments=case.arguments or None, run=bool(case.arguments),
-        compile=False,
+        compile=code in COMPILED,
     )  # fmt: skip
     said = [str(finding) for finding in report.findings if finding.code == code]
-    return said[0] if said else f"(the kernel is answered with {report.verdict})"
+    told = said[0] if said else f"(the kernel is answered with {report.verdict})"
+    return re.sub(r"\d{12,}", "(an address)", told)
 
 
 def page(code: str, said: str) -> str:
     """A code's page."""
     kind, what = next((kind, what) for start, kind, what in KINDS if code.startswith(start))
     lines = [f"# {code}: {TITLES[code]}", "", what, ""]
-    found = case_of(code)
-    if found is None:
-        return "\n".join([*lines, said, ""])
-    case, _ = found
+    case, _ = case_of(code)
     lines += [
         "```python" if case.python else "```cuda",
         case.text.rstrip(),
@@ -136,7 +121,7 @@ def pages(run: bool = True) -> dict[str, str]:
     """Every page by its file's name; `run` says whether those are wanted that need a compiler."""
     made = {"README.md": index()}
     for code in TITLES:
-        if run or not code.startswith("MK2"):
+        if run or not (code.startswith("MK2") or code in (*COMPILED, "MK180")):
             made[f"{code}.md"] = page(code, message(code))
     return made
 

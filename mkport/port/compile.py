@@ -130,10 +130,11 @@ def _judged(kernel: Kernel, codes: list[Code], immutable: bool) -> list[Finding]
     constant = 0 if port.tables else port.constant  # in machine code they look alike
     if not immutable and (port.noncoherent > 0 or constant > 0):
         count = max(port.noncoherent, constant)
+        loads = "load" if count == 1 else "loads"
         found.append(
             Finding(
                 "MK170", kernel.line, 1,
-                f"The port's machine code has {count} non-coherent loads (LDG.CONSTANT).",
+                f"The port's machine code has {count} non-coherent {loads} (LDG.CONSTANT).",
                 "They may be served from before another worker's write: stale data, silently.",
                 "Name the buffers that nothing writes during a step: --immutable NAME,...; this is "
                 "a fault of the port if there are none.",

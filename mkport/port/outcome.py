@@ -14,6 +14,7 @@ from mkport.port.kernel import Kernel
 MOST = 3  # findings of a code that are told
 WRITTEN = ("write", "update")
 TOLD = {
+    "MK201": "raced",
     "MK202": "read what nobody wrote",
     "MK203": "left a buffer",
     "MK204": "misaligned an access",
@@ -84,7 +85,7 @@ def misfits(
     """What became of trials that all went wrong, and how real arguments are given."""
     counted: Counter[str] = Counter()
     for found in tried:
-        finding = next((f for f in found if f.code in TOLD), found[0])
+        finding = found[0]
         where = ""
         if finding.line:
             file, line = place(finding.line)

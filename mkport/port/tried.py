@@ -172,7 +172,8 @@ class Tried(Written):
                 "MK180", self.kernel.line, 1,
                 f"The port of {self.kernel.name} leaves other bits: {differences[0]}.",
                 "It would be wrong in a megakernel.",
-                "This is a fault of the port, not of the kernel: please report the file.",
+                "Have the kernel store no addresses. Where it stores none this is a fault of the "
+                "port, not of the kernel: please report the file.",
             )])  # fmt: skip
             return
         step.say(f"the port has the same bits on the {self.request.machine} machine: between tasks "
