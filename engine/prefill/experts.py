@@ -1,30 +1,7 @@
-"""The experts' products of a chunk: tokens sorted by expert, one grouped product for all of them on
-a GPU, a loop over the experts elsewhere. No expert costs the host anything on a GPU."""
+"""The experts' products of a chunk whose tokens are sorted by expert: one grouped product for all
+of them on a GPU, a loop over the experts elsewhere. No expert costs the host anything on a GPU."""
 
-from dataclasses import dataclass
 from typing import Any
-
-
-@dataclass(frozen=True)
-class Grouped:
-    """The (token, expert) pairs of a chunk, sorted by expert."""
-
-    token: Any  # int64 [pairs] of each pair
-    place: Any  # int64 [pairs] where the pair token * top + choice stands
-    ends: Any  # int32 [experts] where each expert's pairs end
-
-
-def grouped(ids: Any, experts: int) -> Grouped:
-    """Sorts the choices ids [tokens, top]."""
-    import torch
-
-    small = ids.reshape(-1).to(torch.uint8 if experts <= 256 else torch.int32)
-    ordered, order = small.sort(stable=True)
-    each = torch.arange(experts, device=ids.device, dtype=ordered.dtype)
-    place = torch.empty_like(order)
-    place[order] = torch.arange(len(order), device=ids.device)
-    ends = torch.searchsorted(ordered, each, right=True, out_int32=True)
-    return Grouped(order // ids.shape[1], place, ends)
 
 
 def product(x: Any, weights: Any, ends: Any) -> Any:

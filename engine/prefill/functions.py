@@ -65,14 +65,14 @@ def mixed(x: Any, out: Any, place: Any, weights: Any) -> Any:
     return x
 
 
-FUNCTIONS = (rms_norm, layer_norm, rotated, gated, ranked, chosen_weights, mixed)
+FUSED = (rms_norm, layer_norm, rotated, gated, mixed)
 
 
 @cache
 def fused(compiled: bool) -> dict[str, Callable[..., Any]]:
-    """The functions by name, each through PyTorch's compiler if asked for."""
+    """Those that a GPU runs, by name, each through PyTorch's compiler if asked for."""
     if not compiled:
-        return {function.__name__: function for function in FUNCTIONS}
+        return {function.__name__: function for function in FUSED}
     import torch
 
-    return {f.__name__: torch.compile(f, dynamic=True) for f in FUNCTIONS}
+    return {f.__name__: torch.compile(f, dynamic=True) for f in FUSED}

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from mkport.engine.prefill.attend import attention, gathered
-from mkport.engine.prefill.experts import grouped, product
+from mkport.engine.prefill.experts import product
 from mkport.engine.prefill.inputs import Inputs
+from mkport.engine.prefill.route import chosen, grouped
 
 
 @dataclass
@@ -73,15 +74,11 @@ def _attention_combine(c: Chunk, a: SimpleNamespace) -> None:
 
 
 def _topk(c: Chunk, a: SimpleNamespace) -> None:
-    z = c.scratch[a.z]
-    keys = c.fused["ranked"](z).topk(a.k).values
-    ids = a.experts - 1 - (keys & 0xFFFFFFFF)
-    c.scratch[a.ids] = ids
-    c.scratch[a.weights] = c.fused["chosen_weights"](
-        z, ids, bool(a.softmax), bool(a.renormalise), a.scale
+    c.scratch[a.ids], c.scratch[a.weights] = chosen(
+        c.scratch[a.z], a.k, bool(a.softmax), bool(a.renormalise), a.scale
     )
     if a.pairs is not None:
-        c.scratch[a.pairs] = grouped(ids, a.experts)
+        c.scratch[a.pairs] = grouped(c.scratch[a.ids], a.experts)
 
 
 def _moe_group(c: Chunk, a: SimpleNamespace) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from mkport.engine.prefill.functions import fused
 from mkport.engine.prefill.inputs import Inputs, Table
+from mkport.engine.prefill.lanes import MAIN, SIDE, turns
 from mkport.engine.prefill.nodes import NODES, Chunk
 from mkport.engine.prefill.views import view
 from mkport.errors import UserError
@@ -50,6 +51,7 @@ class Prefill:
         cache = {spec.name for spec in specs if spec.kind == "state" and spec.dtype != "i32"}
         nodes = needed(graph.nodes, cache)
         self._calls = [(NODES[node.op.name], SimpleNamespace(**node.args)) for node in nodes]
+        self._turns = turns(nodes)
         self._tables = tables_of(graph)
         self._columns = {name: graph.tensors[name].shape[1] for name in self._tables}
         self._page = next(node.args["page"] for node in nodes if "page" in node.args)
@@ -59,6 +61,7 @@ class Prefill:
         reach = max(self._columns.values()) * self._page
         self._sized = [self._room(tokens, reach) for tokens in sizes]
         self._recorded: dict[int, Any] = {}  # by tokens
+        self._side = self._side_stream()
 
     def run(self, ids: Sequence[int], start: int, tables: Mapping[str, np.ndarray]) -> None:
         """Writes the keys and values of `ids` [tokens], which stand at position `start` on, into
@@ -147,8 +150,25 @@ class Prefill:
 
         with torch.no_grad():
             chunk = Chunk(room, self._fixed, self._fused, self.dtype)
-            for call, args in self._calls:
-                call(chunk, args)
+            if self._side is None:
+                for call, args in self._calls:
+                    call(chunk, args)
+                return
+            lanes = {MAIN: torch.cuda.current_stream(), SIDE: self._side}
+            for (call, args), turn in zip(self._calls, self._turns, strict=True):
+                if turn.waits:
+                    lanes[turn.lane].wait_stream(lanes[1 - turn.lane])
+                with torch.cuda.stream(lanes[turn.lane]):
+                    call(chunk, args)
+            lanes[MAIN].wait_stream(self._side)
+
+    def _side_stream(self) -> Any:
+        """The stream of the side lane, where there are both. What one lane allocates and the other
+        reads is let go when a later node writes it anew, which waits for the reader."""
+        import torch
+
+        beside = any(turn.lane == SIDE for turn in self._turns)
+        return torch.cuda.Stream(self.device) if beside and self.device.type == "cuda" else None
 
 
 def needed(nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:

@@ -10,9 +10,12 @@ import pytest
 
 from mkport.compose.cuda import compose_cuda
 from mkport.declare import Op
+from mkport.engine import cuda_ahead
+from mkport.engine.prefill import route
 from mkport.errors import UserError
 from mkport.kernels.gemm.op import OP as GEMM
 from mkport.library import all_ops
+from mkport.machines.cuda.ahead import FEED
 from mkport.machines.cuda.nvrtc import Compiled, Nvrtc, options_of, usage
 from mkport.testing.gpu_check import used
 
@@ -21,6 +24,7 @@ SLOW = pytest.mark.slow
 REGISTERS = 168  # of each of a worker's 384 threads
 SPILLS = 1536  # bytes a thread, of all ops in one file; an op alone has none
 WITH_TASK = [op for op in all_ops().values() if (op.folder / "task.cuh").is_file()]
+AROUND = [FEED, cuda_ahead.SOURCE, route.SOURCE]  # kernels that are no op
 STANDALONE = [op for op in all_ops().values() if (op.folder / "standalone.cu").is_file()]
 
 
@@ -132,6 +136,13 @@ def test_a_standalone_kernel_compiles_without_spills(nvrtc: Nvrtc, arch: str, op
     source = (op.folder / "standalone.cu").read_text()
     assert "#include" not in source and "mk_" not in source
     made = nvrtc.compile(source, arch, f"{op.name}.cu")
+    assert made.registers and set(made.spills.values()) == {0}
+
+
+@pytest.mark.parametrize("file", AROUND, ids=lambda file: file.name)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_what_stands_around_a_step_compiles(nvrtc: Nvrtc, arch: str, file: Path) -> None:
+    made = nvrtc.compile(file.read_text(), arch, file.name)
     assert made.registers and set(made.spills.values()) == {0}
 
 

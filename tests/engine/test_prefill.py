@@ -1,6 +1,8 @@
 """Prompts by PyTorch operators: the same pages as decode steps write, whatever was cut or cached,
 and transformers' own tokens after them. Here on the CPU, where the same code runs."""
 
+import ctypes
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -18,14 +20,18 @@ from mkport.engine.capacity import Settings, plan_capacity, widths
 from mkport.engine.decoder import Decoder
 from mkport.engine.engine import Engine, Output, collect
 from mkport.engine.load import LoadedModel, load
-from mkport.engine.prefill import Prefill
-from mkport.engine.prefill.experts import grouped, product
+from mkport.engine.prefill import Prefill, route
+from mkport.engine.prefill.experts import product
 from mkport.engine.prefill.functions import ranked
+from mkport.engine.prefill.lanes import MAIN, SIDE
+from mkport.engine.prefill.nodes import Chunk
+from mkport.engine.prefill.route import SOURCE, chosen, grouped
 from mkport.engine.request import Sampling
 from mkport.engine.scheduler import Scheduler
 from mkport.engine.sequence import Sequence as Tokens
 from mkport.engine.target import CpuTarget
 from mkport.errors import UserError
+from mkport.machines.host.build import build, compiler, launch
 from mkport.models.sizes import TINY
 from mkport.testing.law import EPS, measure
 from tests.engine.checkpoints import fields_of, one_program, prompts_of, save, theirs
@@ -150,6 +156,59 @@ def test_nothing_is_run_that_no_page_depends_on(model: Callable[..., LoadedModel
     assert called[-1] == "gemm_rope" and "select" not in called
 
 
+def test_attention_goes_beside_the_experts_that_read_the_same_input(
+    model: Callable[..., LoadedModel],
+) -> None:
+    """Once a layer each lane waits for the other; where one half follows the other there is one."""
+    for family in FAMILIES:
+        with decoding(model(family)) as (_, prefill):
+            found = prefill._turns
+        beside = [turn.lane for turn in found].count(SIDE)
+        assert bool(beside) == (family in ("cohere2", "cohere2_moe"))
+        if beside:
+            layers = model(family).config.layers
+            waits = [sum(t.waits for t in found if t.lane == lane) for lane in (MAIN, SIDE)]
+            assert waits == [layers - 1, layers]
+
+
+def _run_in_any_order(prefill: Prefill, room: Any, draw: random.Random) -> None:
+    """A chunk whose lanes go on by turns that are drawn, and wait where they are told to."""
+    chunk = Chunk(room, prefill._fixed, prefill._fused, prefill.dtype)
+    left = {
+        lane: [i for i, turn in enumerate(prefill._turns) if turn.lane == lane]
+        for lane in (MAIN, SIDE)
+    }
+    with torch.no_grad():
+        while any(left.values()):
+            lane = draw.choice([lane for lane in left if left[lane]])
+            node, others = left[lane][0], left[1 - lane]
+            if prefill._turns[node].waits and others and others[0] < node:
+                continue
+            call, args = prefill._calls[left[lane].pop(0)]
+            call(chunk, args)
+
+
+@pytest.mark.parametrize("family", ["cohere2", "cohere2_moe"])
+def test_lanes_wait_where_they_must(
+    model: Callable[..., LoadedModel], monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
+    """Whichever goes first where neither waits, the pages are the same."""
+    (ids,) = prompts_of([70], VOCAB)
+    draw = random.Random(3)
+    with decoding(model(family)) as (decoder, prefill):
+        fill(decoder, prefill, 0, ids, [])
+        wanted = pages_of(decoder, 0, 70)
+        monkeypatch.setattr(
+            Prefill, "_walk", lambda self, room: _run_in_any_order(self, room, draw)
+        )
+        for _ in range(8):
+            for name in wanted:
+                decoder._steps.tensors[name][...] = 9
+            fill(decoder, prefill, 0, ids, [])
+            for name, array in pages_of(decoder, 0, 70).items():
+                assert array.tobytes() == wanted[name].tobytes()
+
+
 def test_a_gpu_without_room_is_told(
     model: Callable[..., LoadedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +225,51 @@ def test_the_lower_expert_wins_a_tie() -> None:
     z = torch.tensor([[0.0, 2.0, -0.0, 2.0, -1.0, -3.0, -1.0]])
     keys = ranked(z).topk(7).values
     assert (6 - (keys & 0xFFFFFFFF)).tolist() == [[1, 3, 0, 2, 4, 6, 5]]
+
+
+@contextmanager
+def kernels() -> Iterator[Callable[..., None]]:
+    """In place of `route._launch`: the GPU's kernels, in the host build."""
+    library = build(SOURCE.read_text(), ["choose", "group"], ordinary=True)
+
+    def run(kernel: str, blocks: int, threads: int, shared: int, *args: Any) -> None:
+        given: list[Any] = []
+        for arg in args:
+            if isinstance(arg, torch.Tensor):
+                given.append(ctypes.c_void_p(arg.data_ptr()))
+            else:
+                given.append((ctypes.c_float if arg.dtype.kind == "f" else ctypes.c_int32)(arg))
+        sizes = {"blocks": blocks, "together": 1, "threads": threads, "seed": 0}
+        assert not launch(library, kernel, given, shared_bytes=max(shared, 64), **sizes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(route, "_launch", run)
+        yield run
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler for the host build")
+@pytest.mark.parametrize("softmax", [False, True])
+@pytest.mark.parametrize("tokens, experts, top", [(1, 8, 2), (70, 128, 8), (9, 40, 1), (5, 33, 33)])
+def test_a_gpu_s_kernels_choose_and_sort_as_pytorch_does(
+    tokens: int, experts: int, top: int, softmax: bool
+) -> None:
+    draw = torch.Generator().manual_seed(tokens)
+    z = (4 * torch.randn(tokens, experts, generator=draw)).round(decimals=1)  # with ties
+    z[-1, ::3] = float("nan")
+    ids = torch.full((tokens, top), -9, dtype=torch.int32)
+    weights, numbers = torch.full((tokens, top), -9.0), [tokens, experts, top, softmax, True]
+    with kernels() as run:
+        run("choose", -(-tokens // 4), 128, 0, z, ids, weights, *np.int32(numbers), np.float32(3))
+        wanted_ids, wanted = chosen(z, top, softmax, True, 3.0)
+        assert ids.tolist() == wanted_ids.tolist()
+        torch.testing.assert_close(weights, wanted, equal_nan=True)
+        token, place = (torch.full((tokens * top,), -9) for _ in range(2))
+        ends = torch.full((experts,), -9, dtype=torch.int32)
+        shared = 2 * 4 * 256 // 32
+        run("group", experts, 256, shared, ids, token, place, ends, *np.int32([tokens * top, top]))
+    pairs = grouped(ids, experts)
+    assert token.tolist() == pairs.token.tolist() and place.tolist() == pairs.place.tolist()
+    assert ends.tolist() == pairs.ends.tolist()
 
 
 def test_pairs_are_sorted_by_expert_and_found_again() -> None:

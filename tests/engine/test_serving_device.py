@@ -3,6 +3,8 @@ pages in host memory and back, and the tokens of the CPU machine."""
 
 from pathlib import Path
 
+import pytest
+
 from mkport.engine.engine import Engine, collect
 from mkport.engine.load import load
 from mkport.engine.request import Sampling
@@ -34,3 +36,22 @@ def test_it_says_what_the_cpu_says(tmp_path: Path, on: str) -> None:  # noqa: F8
         assert again.accepted is not None and again.accepted.cached_tokens == PAGE
         stats = engine.stats()
     assert stats.preemptions > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", ["cohere2_moe", "llama", "qwen3", "qwen3_moe"])
+def test_prompts_by_pytorch_in_float32(tmp_path: Path, family: str) -> None:
+    """On a GPU with PyTorch, of every length about a chunk's edge: the CPU machine's tokens."""
+    pytest.importorskip("torch")
+    synthesise(family, "tiny", tmp_path / "model", "f32", seed=2)
+    model = load(str(tmp_path / "model"))
+    prompts = prompts_of((17, 40, 64, 65, 100), 288)
+    sampling = Sampling(12, temperature=0.0, ignore_eos=True)
+    found = []
+    for machine in ("cpu", "cuda"):
+        with Engine(
+            model, machine=machine, max_batch=4, max_model_len=128, page=PAGE, own_process=False
+        ) as engine:
+            streams = [engine.submit(ids, sampling) for ids in prompts]
+            found.append([collect(stream)[0].ids for stream in streams])
+    assert found[0] == found[1]

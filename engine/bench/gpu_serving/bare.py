@@ -9,7 +9,8 @@ import numpy as np
 
 from mkport.declare.case import from_bf16
 from mkport.engine.prefill.attend import attention
-from mkport.engine.prefill.experts import grouped, product
+from mkport.engine.prefill.experts import product
+from mkport.engine.prefill.route import grouped
 from mkport.engine.runner import StepRunner
 
 Data = dict[str, Any]
@@ -62,7 +63,8 @@ def prompt(runner: StepRunner, vocab: int, tokens: int, start: int, repeats: int
 
 
 def profile(runner: StepRunner, vocab: int, tokens: int) -> str:
-    """Which of PyTorch's kernels a chunk's time goes to, as a table."""
+    """What a chunk's time goes to: a table by kernel, how many there are, how long they run, from
+    the first one's begin to the last one's end, and how long none does. Of a recorded run too."""
     import torch
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiling
@@ -75,7 +77,29 @@ def profile(runner: StepRunner, vocab: int, tokens: int) -> str:
         runner.prefill.run(ids, 0, _tables(runner, 0))
         wait()
     sort = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
-    return str(seen.key_averages().table(sort_by=sort, row_limit=24, max_name_column_width=90))
+    table = seen.key_averages().table(sort_by=sort, row_limit=24, max_name_column_width=90)
+    return f"{table}\n{_busy(seen.events())}"
+
+
+def _busy(events: Any) -> str:
+    """When a device was busy, of a profile's events."""
+    import torch
+
+    device = torch.autograd.DeviceType.CUDA
+    spans = sorted(
+        (e.time_range.start, e.time_range.end) for e in events if e.device_type == device
+    )
+    if not spans:
+        return "nothing ran on a GPU"
+    idle, end = 0.0, spans[0][0]
+    for first, last in spans:
+        idle += max(first - end, 0.0)
+        end = max(end, last)
+    together, whole = sum(last - first for first, last in spans), end - spans[0][0]
+    return (
+        f"{len(spans)} kernels of {together / 1e3:.2f} ms together, in {whole / 1e3:.2f} ms, of "
+        f"which none ran for {idle / 1e3:.2f} ms"
+    )
 
 
 def check_attention(runner: StepRunner) -> Data:

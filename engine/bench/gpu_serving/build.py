@@ -93,7 +93,7 @@ def timed(vocab: int, runner: StepRunner, said: Data) -> None:
 
 def profiled(vocab: int, runner: StepRunner, said: Data) -> None:
     """Where the GPU's time goes, by kernel."""
-    for tokens in (512, 8192):
+    for tokens in (64, 512, 8192):
         if tokens <= runner.limits.context:
             tried(said, f"profile_{tokens}", partial(bare.profile, runner, vocab, tokens))
 
