@@ -7,7 +7,8 @@ from mkport.declare import Op, immutable, integer, read, real, tensor, write
 from mkport.declare.valid import counted, sets, shape_is, within
 
 MOST = 0x7FFE  # experts, and pairs to group: a GPU's body has 16 bits for each
-ACROSS, WARPS = 128, 8  # of a GPU's body: experts that a warp looks at together, and warps
+GROUPED = 8  # tokens, at most, whose pairs are grouped: one for each of a GPU worker's warps
+ACROSS = 128  # experts that such a warp looks at together
 
 
 def needed_slots(a):
@@ -54,6 +55,8 @@ def valid(a):
         yield from within(a, "slot_count", 0, 0)
     else:
         yield from within(a, "slot_count", needed_slots(a))
+        if tokens > GROUPED:
+            yield f"the pairs of {tokens} tokens are grouped, not of 1 to {GROUPED}"
         if tokens * a.k > MOST:
             yield f"tokens * k is {tokens * a.k}, not 1 to {MOST}, as many as can be grouped"
         yield from shape_is(a, "pairs", tokens * a.k)
@@ -67,7 +70,7 @@ def shared(a, rows):
     tokens = 1 if a.slots is None else a.ids.shape[0]
     experts = -(-a.experts // ACROSS) * ACROSS
     chosen, scores = -(-(tokens * a.k + 8) // 4) * 4, -(-a.k // 4) * 4
-    return 4 * (experts // 32 + chosen + min(tokens, WARPS) * (experts + scores))
+    return 4 * (experts // 32 + chosen + tokens * (experts + scores))
 
 
 OP = Op(

@@ -24,7 +24,7 @@ SHAPES = {
     "grouped, one token": {"tokens": 1, "rows": 1, "experts": 128, "k": 8, "group": 1},
     "grouped, 5 in 8": {"tokens": 8, "rows": 5, "experts": 128, "k": 8, "softmax": 1, "group": 1},
     "grouped, crowded": {
-        "tokens": 11, "rows": 11, "experts": 37, "k": 13, "renormalise": 1, "group": 1,
+        "tokens": 8, "rows": 8, "experts": 37, "k": 13, "renormalise": 1, "group": 1,
     },
     "grouped, rows without experts": {
         "tokens": 6, "rows": 5, "experts": 9, "k": 3, "lost": (1, 4), "group": 1,

@@ -42,9 +42,8 @@ struct topk : MkBody {
   MK_DEVICE static void compute(const TopkArgs& a, int tile, MkCompute& c) {
     const int live = c.notes[0], first = a.pairs ? 0 : tile, end = a.pairs ? live : tile + 1;
     const Room r = room(a, c.arena, end - first);
-#pragma unroll 1
-    for (int token = first + mk_warp(); token < end && token < live; token += MK_COMPUTE_WARPS)
-      choose(a, token, r, (token - first) * a.k);
+    const int token = first + mk_warp();  // there are at most as many as warps
+    if (token < end && token < live) choose(a, token, r, mk_warp() * a.k);
     if (!a.pairs) return;
     c.sync();
     group(a, r, live * a.k);

@@ -11,11 +11,11 @@ from mkport.kernels.moe_combine.op import OP as MOE_COMBINE
 from mkport.kernels.moe_down.op import OP as MOE_DOWN
 from mkport.kernels.moe_group.op import OP as MOE_GROUP
 from mkport.kernels.moe_up.op import OP as MOE_UP
+from mkport.kernels.topk.op import GROUPED
 from mkport.kernels.topk.op import OP as TOPK
 from mkport.models.step import Norm, Step
 
 MAX_EXPERTS = 4096  # a layer; far beyond any model
-GROUPED_ROWS = 8  # of a step, at most, whose choice of experts groups their tokens at once
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def choose(step: Step, layer: int, e: Experts) -> None:
         "slots": step.tensor("slots", "i32", (slots + 1, 2), "scratch"),
         "slot_count": slots,
     }
-    at_once = rows <= GROUPED_ROWS
+    at_once = rows <= GROUPED
     step.graph.add(
         TOPK,
         f"{label} / topk",

@@ -102,11 +102,11 @@ def test_a_broken_row_of_logits_has_no_experts(bad: float) -> None:
         assert (got["weights"][[0, 2]] == whole["weights"][[0, 2]]).all()
 
 
-@pytest.mark.parametrize("tokens", [1, 3, 8, 17])
+@pytest.mark.parametrize("tokens", [1, 3, 8])
 def test_a_choice_that_groups_is_a_choice_then_a_grouping(tokens: int) -> None:
-    """17 tokens are more than the warps, and their choices more than are placed at a time."""
+    """8 tokens have more choices than are placed at a time."""
     lost = range(1, tokens, 4)
-    sizes: dict[str, Any] = {"tokens": tokens, "rows": tokens, "experts": 200, "k": 9}
+    sizes: dict[str, Any] = {"tokens": tokens, "rows": tokens, "experts": 200, "k": 20}
     case = made("topk", **sizes, lost=lost, renormalise=1, group=1)
     alone = case.copy()
     lists = {name: alone.arrays.pop(name) for name in ("pairs", "slots")}
@@ -114,9 +114,9 @@ def test_a_choice_that_groups_is_a_choice_then_a_grouping(tokens: int) -> None:
     alone.outputs = ("ids", "weights")
     want = solo("topk", alone)
     arrays = {"count": alone.arrays["count"], "ids": want["ids"], **lists}
-    values = {"experts": 200, "k": 9, "slot_count": slots}
+    values = {"experts": 200, "k": 20, "slot_count": slots}
     want |= solo("moe_group", Case(arrays, values, ("slots", "pairs")))
-    live = 9 * (tokens - len(lost))
+    live = 20 * (tokens - len(lost))
     for got in (solo("topk", case), run_standalone(find_op("topk"), case, "host")):
         for name, array in want.items():
             assert got[name].tobytes() == array.tobytes(), name

@@ -206,7 +206,7 @@ def test_strange_token_stays_in_its_row(name: str, bad: float, program: Program)
 
 
 def test_a_choice_that_groups_is_a_choice_then_a_grouping(program: Program) -> None:
-    case = made("topk", tokens=9, rows=8, experts=37, k=5, softmax=1, lost=(0, 3), group=1)
+    case = made("topk", tokens=8, rows=7, experts=37, k=5, softmax=1, lost=(0, 3), group=1)
     got = run_ported(find_op("topk"), case, program)
     alone = case.copy()
     lists = {name: alone.arrays.pop(name) for name in ("pairs", "slots")}
@@ -219,7 +219,7 @@ def test_a_choice_that_groups_is_a_choice_then_a_grouping(program: Program) -> N
     assert {name: a.tobytes() for name, a in got.items()} == {
         n: a.tobytes() for n, a in want.items()
     }
-    assert (got["pairs"][:30] >= 0).all() and (got["pairs"][30:] == -7).all()
+    assert (got["pairs"][:25] >= 0).all() and (got["pairs"][25:] == -7).all()
 
 
 @pytest.mark.parametrize(("norm", "op"), [("root", "rmsnorm"), ("mean", "layernorm")])

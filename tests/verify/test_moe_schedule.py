@@ -228,7 +228,7 @@ def test_each_pair_lies_in_exactly_one_slot(data: st.DataObject, tokens: int, ex
 
 
 @settings(max_examples=30)
-@given(data=st.data(), tokens=st.integers(1, 9), experts=st.integers(1, 12))
+@given(data=st.data(), tokens=st.integers(1, 8), experts=st.integers(1, 12))
 def test_a_choice_that_groups_gives_the_same_lists(
     data: st.DataObject, tokens: int, experts: int
 ) -> None:

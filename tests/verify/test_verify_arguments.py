@@ -190,6 +190,12 @@ def test_arguments_of_a_wide_step_that_do_not_fit(case: str) -> None:
     assert words in _refusal(_edited("mixtral", "moe_group", args, tensors, shape))
 
 
+def test_only_few_tokens_are_grouped_as_they_are_chosen() -> None:
+    lists = {"pairs": "pairs", "slots": "slots", "slot_count": 8}
+    said = _refusal(_edited("mixtral", "topk", lists, {}, replace(tiny.SHAPE, rows=9)))
+    assert "the pairs of 9 tokens are grouped, not of 1 to 8" in said
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_arguments_that_do_not_fit(case: str) -> None:
     family, op, args, tensors, words = CASES[case]
