@@ -50,11 +50,12 @@ def shared(a, rows):
     """Bytes of 8 warps' sums, m and l.
 
     On the tensor cores those of 8 queries, and the queries; otherwise of one query, and the weights
-    of each warp's 64 keys.
+    of each warp's 64 keys. Behind them, of more than 8 tokens, where each one is.
     """
+    tokens = 4 * 3 * rows if rows > 8 else 0
     if a.k_pages.dtype == "bf16" and a.head_dim in (64, 128):
-        return 8 * 8 * 4 * (a.head_dim + 4 + 2) + 8 * 2 * (a.head_dim + 32)
-    return 8 * 4 * (a.head_dim + 2 + 64)
+        return 8 * 8 * 4 * (a.head_dim + 4 + 2) + 8 * 2 * (a.head_dim + 32) + tokens
+    return 8 * 4 * (a.head_dim + 2 + 64) + tokens
 
 
 def access(a, tile):

@@ -96,35 +96,55 @@ struct attention : MkBody {
   }
   MK_DEVICE static int chunk_keys(int head_dim) { return CHUNK / 4 / head_dim; }
 
-  // A lane knows a token (sequence, or -1; position; the first position of this step in its
-  // sequence), and of the next tile a page.
+  // A lane knows of the next tile a page, and a token (sequence, or -1; position; the first position
+  // of this step in its sequence), or every 32nd one.
+  enum { PAGE = 0, TOKEN = 1, SETS = MK_ROWS > 32 ? 2 : 1 };
+  static_assert(MK_ROWS <= 64, "a lane has two tokens at most");
   MK_DEVICE static void begin(const AttentionArgs& a, const MkRun&, MkLoad& ring) {
     if (!streams(a)) return;
-    const int count = mk_load_coherent(a.count), token = mk_lane();
-    int32_t sequence = -1, position = 0;
-    if (token < count) {
-      sequence = mk_load_coherent(a.rows + 2 * token);
-      position = mk_load_coherent(a.rows + 2 * token + 1);
+    const int count = mk_load_coherent(a.count);
+    int32_t sequence[SETS], position[SETS], fresh[SETS];
+#pragma unroll
+    for (int i = 0; i < SETS; i++) {
+      const int token = mk_lane() + 32 * i;
+      sequence[i] = -1, position[i] = 0;
+      if (token < count) {
+        sequence[i] = mk_load_coherent(a.rows + 2 * token);
+        position[i] = mk_load_coherent(a.rows + 2 * token + 1);
+      }
+      fresh[i] = position[i];
     }
-    int32_t fresh = position;
+#pragma unroll
+    for (int j = 0; j < SETS; j++)
 #pragma unroll 1
-    for (int i = 0; i < count; i++) {
-      const int32_t other = mk_shuffle(position, i);
-      if (mk_shuffle(sequence, i) == sequence) fresh = least(fresh, other);
+      for (int i = 0; i < count - 32 * j && i < 32; i++) {
+        const int32_t other = mk_shuffle(position[j], i), its = mk_shuffle(sequence[j], i);
+        for (int n = 0; n < SETS; n++)
+          if (its == sequence[n]) fresh[n] = least(fresh[n], other);
+      }
+#pragma unroll
+    for (int i = 0; i < SETS; i++) {
+      ring.notes[TOKEN + 3 * i] = sequence[i];
+      ring.notes[TOKEN + 3 * i + 1] = position[i];
+      ring.notes[TOKEN + 3 * i + 2] = fresh[i];
     }
-    ring.notes[0] = sequence;
-    ring.notes[1] = position;
-    ring.notes[2] = fresh;
     const Places p = Places::of(a);
     ring.shared[0] = p.heads.factor;
     ring.shared[1] = p.splits.factor;
-    ring.notes[3] = page_of(a, ring, ring.next);
+    ring.notes[PAGE] = page_of(a, ring, ring.next);
+  }
+  // what the lane of a token knows of it
+  MK_DEVICE static int32_t known(const MkLoad& ring, int token, int what) {
+    const int32_t first = mk_shuffle(ring.notes[TOKEN + what], token % 32);
+    if (SETS == 1) return first;
+    const int32_t second = mk_shuffle(ring.notes[TOKEN + 3 * (SETS - 1) + what], token % 32);
+    return token < 32 ? first : second;
   }
   MK_DEVICE static Seen seen(const AttentionArgs& a, const MkLoad& ring, int tile) {
     const Places all = {{a.kv_heads, ring.shared[0]}, {a.splits, ring.shared[1]}, a.split_step};
     const Place p = all.at(tile);
-    return seen(a, all, p, mk_shuffle(ring.notes[0], p.token), mk_shuffle(ring.notes[1], p.token),
-                mk_shuffle(ring.notes[2], p.token));
+    return seen(a, all, p, known(ring, p.token, 0), known(ring, p.token, 1),
+                known(ring, p.token, 2));
   }
   // lane l: the l-th page of the keys that a tile sees
   MK_DEVICE static int32_t page_of(const AttentionArgs& a, const MkLoad& ring, int tile) {
@@ -139,8 +159,8 @@ struct attention : MkBody {
   MK_DEVICE static void load(const AttentionArgs& a, int tile, MkLoad& ring) {
     if (!streams(a)) return;
     const Seen s = seen(a, ring, tile);
-    const int32_t pages = ring.notes[3];
-    ring.notes[3] = page_of(a, ring, ring.next);
+    const int32_t pages = ring.notes[PAGE];
+    ring.notes[PAGE] = page_of(a, ring, ring.next);
     if (s.first >= s.end) return;
     const int keys = chunk_keys(a.head_dim), row = a.head_dim * int(sizeof(mk_kv));
     const int old = least(s.end, s.fresh), start = s.first / keys * keys, page_keys = a.page;
@@ -169,11 +189,26 @@ struct attention : MkBody {
   }
 
   // notes: [tokens, then each one's sequence, position and the first position of this step], then
-  // the factors of the dividers, and the queries of a kv head
-  enum { FACTORS = 1 + 3 * MK_ROWS, QUERIES = FACTORS + 2 };
+  // the factors of the dividers, and the queries of a kv head. More than 8 tokens are at the end of
+  // the stage buffer.
+  enum {
+    NOTED = MK_ROWS > 8 ? 0 : MK_ROWS,
+    FACTORS = 1 + 3 * NOTED,
+    QUERIES = FACTORS + 2,
+  };
   static_assert(QUERIES < MK_NOTES, "the notes have room");
+  MK_DEVICE static int tokens_at(const AttentionArgs& a) {  // in the stage buffer
+    const int sums = MK_COMPUTE_WARPS * 4;
+    if (streams(a))
+      return sums * GROUP * (a.head_dim + PAD + 2) + GROUP * (a.head_dim + Q_PAD) * int(sizeof(mk_kv));
+    return sums * (a.head_dim + 2 + SHARE);
+  }
+  MK_DEVICE static int32_t* tokens(const AttentionArgs& a, int32_t* notes, char* buffer) {
+    return NOTED ? notes + 1 : reinterpret_cast<int32_t*>(buffer + tokens_at(a));
+  }
   MK_DEVICE static void early(const AttentionArgs& a, const MkRun&, const MkStage& s) {
     const int count = mk_load_immutable(a.count), t = s.thread;
+    int32_t* where = tokens(a, s.notes, s.buffer) + 3 * t;
     if (t == 0) {
       const Places p = Places::of(a);
       s.notes[0] = count;
@@ -189,9 +224,9 @@ struct attention : MkBody {
     for (int i = 0; i < count; i++)
       if (mk_load_immutable(a.rows + 2 * i) == sequence)
         fresh = least(fresh, mk_load_immutable(a.rows + 2 * i + 1));
-    s.notes[1 + 3 * t] = sequence;
-    s.notes[2 + 3 * t] = position;
-    s.notes[3 + 3 * t] = fresh;
+    where[0] = sequence;
+    where[1] = position;
+    where[2] = fresh;
   }
 
   MK_DEVICE static Places places(const AttentionArgs& a, const MkCompute& c) {
@@ -203,8 +238,9 @@ struct attention : MkBody {
     const Places all = places(a, c);
     const Place p = all.at(tile);
     if (p.token >= c.notes[0]) return;
-    const int32_t* notes = c.notes + 1 + 3 * p.token;
-    const Seen s = seen(a, all, p, notes[0], notes[1], notes[2]);
+    const int32_t* where = NOTED ? c.notes + 1 : tokens(a, nullptr, c.arena);
+    where += 3 * p.token;
+    const Seen s = seen(a, all, p, where[0], where[1], where[2]);
     if (s.first < s.end) attend(a, s, tile, a.k_pages, a.v_pages, c);
   }
   MK_DEVICE static void attend(const AttentionArgs& a, const Seen& s, int tile,

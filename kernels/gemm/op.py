@@ -1,4 +1,8 @@
-"""Matrix product with an optional residual: y = x W^T (+ residual)."""
+"""Matrix product with an optional residual: y = x W^T (+ residual).
+
+A tile takes all tokens, or one block of them where a machine has no room for the inputs of more.
+What blocks are is the same for all dense products, and stands here.
+"""
 
 from pathlib import Path
 
@@ -8,6 +12,8 @@ from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, tensor, wr
 from mkport.declare.valid import counted, multiple_of, shape_is
 
 TILE_ROWS = 16  # weight rows, that is output columns, of a tile
+TOKENS = 8  # that a GPU multiplies with one instruction, and joins together
+MOST_TOKENS = 4 * TOKENS  # of a block
 DOT_ARENA = 4 * 16 * (4 * TILE_ROWS + 8 * 4 * 4)  # dot_rows: lanes (of 3 tokens), chains of 8 rows
 
 
@@ -16,21 +22,67 @@ def staged_bytes(w, k, rows):
     return rows * (k * DTYPE_BYTES[w.dtype] + 16)
 
 
-def tiles(a):
-    """One tile for every 16 output columns."""
+def side_by_side(a):
+    """Tokens that a tile takes."""
+    tokens = a.x.shape[0]
+    return min(a.block or tokens, tokens)
+
+
+def blocks(a):
+    """Blocks of tokens that a step can have; all tiles of one lie side by side."""
+    tokens = a.x.shape[0]
+    return -(-tokens // (a.block or max(tokens, 1)))
+
+
+def block_lots(tiles_of_a_block):
+    """The lots of a dense product, of which a block has so many tiles: its blocks."""
+
+    def lots(a):
+        each = tiles_of_a_block(a)
+        return [(block * each, 1, each) for block in range(blocks(a))]
+
+    return lots
+
+
+def block_tokens(a, block):
+    """The tokens [first, end) of blocks."""
+    tokens = a.x.shape[0]
+    first = block * (a.block or tokens)
+    return first, np.minimum(first + (a.block or tokens), tokens)
+
+
+def block_valid(a):
+    """What a block must satisfy."""
+    if a.block % TOKENS or not 0 <= a.block <= MOST_TOKENS:
+        yield f"block is {a.block}, not 0 or a multiple of {TOKENS} up to {MOST_TOKENS}"
+
+
+def handovers(a):
+    """Groups of a tile's tokens that a GPU multiplies side by side."""
+    return -(-side_by_side(a) // TOKENS)
+
+
+def columns(a):
+    """Tiles of a block: one for every 16 output columns."""
     return -(-a.n // TILE_ROWS)
 
 
+def tiles(a):
+    """A tile for each (block, 16 output columns)."""
+    return blocks(a) * columns(a)
+
+
 def access(a, tile):
-    """A tile reads all tokens, its weight rows, and its columns of the residual."""
-    tokens = a.y.shape[0]
-    columns = (tile * TILE_ROWS, np.minimum((tile + 1) * TILE_ROWS, a.n))
+    """A tile reads its tokens, its weight rows, and its columns of the residual."""
+    tokens = block_tokens(a, tile // columns(a))
+    column = tile % columns(a) * TILE_ROWS
+    written = (column, np.minimum(column + TILE_ROWS, a.n))
     yield immutable("count", (0, 1))
-    yield read("x", (0, tokens), (0, a.k))
-    yield immutable("w", columns, (0, a.k))
+    yield read("x", tokens, (0, a.k))
+    yield immutable("w", written, (0, a.k))
     if a.residual is not None:
-        yield read("residual", (0, tokens), columns)
-    yield write("y", (0, tokens), columns)
+        yield read("residual", tokens, written)
+    yield write("y", tokens, written)
 
 
 def valid(a):
@@ -39,6 +91,7 @@ def valid(a):
     yield from counted(a, tokens)
     yield from multiple_of(a, 1, "n")
     yield from multiple_of(a, 16, "k")
+    yield from block_valid(a)
     yield from shape_is(a, "x", tokens, "k")
     yield from shape_is(a, "w", "n", "k")
     yield from shape_is(a, "residual", tokens, "n")
@@ -58,13 +111,16 @@ OP = Op(
         tensor("y", "f32", "[tokens, n] output"),
         integer("n", "output columns"),
         integer("k", "input columns, a multiple of 16"),
+        integer("block", "tokens of a tile, a multiple of 8; 0: all", 0),
     ),
     tiles=tiles,
     access=access,
     valid=valid,
     arena=lambda a: DOT_ARENA,
-    shared=lambda a, rows: staged_bytes(a.w, a.k, rows),
-    rows=lambda a: a.y.shape[0],
+    shared=lambda a, rows: staged_bytes(a.w, a.k, min(a.block or rows, rows)),
+    rows=side_by_side,
+    handovers=handovers,
+    lots=block_lots(columns),
     stages="x",
     order=(
         "CPU: slices of 16 k, slice i to chain i % 4, fused multiply-add in each lane; chains "

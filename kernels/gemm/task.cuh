@@ -1,26 +1,31 @@
-// The gemm body: 16 output columns for up to MK_ROWS tokens.
+// The gemm body: 16 output columns for a block of tokens.
 // Order: MkProduct's; the residual is added last.
 struct gemm : MkProductBody {
   typedef MkProduct P;
 
-  MK_DEVICE static MkRows rows(const GemmArgs& a, int tile, int lower, const MkLoad&) {
-    const int first = tile * P::ROWS + lower * P::HALF;
+  MK_DEVICE static int tiles(const GemmArgs& a) { return (a.n + P::ROWS - 1) / P::ROWS; }
+  MK_DEVICE static void begin(const GemmArgs& a, const MkRun& run, MkLoad& ring) {
+    P::begin(run, tiles(a), ring);
+  }
+  MK_DEVICE static MkRows rows(const GemmArgs& a, int tile, int lower, const MkLoad& ring) {
+    const int first = (tile - P::first_tile(ring)) * P::ROWS + lower * P::HALF;
     return {a.w, a.place_of_w, a.k, first, a.n - first};
   }
 
-  MK_DEVICE static void early(const GemmArgs& a, const MkRun&, const MkStage& s) {
-    P::plan(s, a.count, a.k);
+  MK_DEVICE static void early(const GemmArgs& a, const MkRun& run, const MkStage& s) {
+    P::plan(s, run, a.count, a.k, a.block, tiles(a));
   }
 
   MK_DEVICE static MkInput input(const GemmArgs& a, const MkRun&, const MkStage& s) {
-    return P::input(a.x, a.k, s.notes[0]);
+    return P::input(a.x, a.k, s);
   }
 
   // a lane has one output column and four tokens
   MK_DEVICE static void store(const GemmArgs& a, int tile, const MkStore& s) {
-    const int column = tile * P::ROWS + mk_lane() / 2, first = mk_lane() % 2 * 4;
+    const int column = (tile - P::first_tile(s.notes)) * P::ROWS + mk_lane() / 2;
+    const int first = P::first_of(s) + mk_lane() % 2 * 4;
     const int tokens = column < a.n ? P::least(s.notes[0] - first, 4) : 0;
-    const int64_t at = int64_t(first) * a.n + column;
+    const int64_t at = int64_t(P::first_token(s.notes) + first) * a.n + column;
     float added[4];
     for (int i = 0; i < 4; i++)  // all under way before the first is used
       if (a.residual && i < tokens) added[i] = mk_load_coherent(a.residual + at + int64_t(i) * a.n);

@@ -7,15 +7,29 @@ from pathlib import Path
 
 from mkport.declare import Op, immutable, integer, read, tensor, write
 from mkport.declare.valid import multiple_of, rotates, shape_is
-from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
+from mkport.kernels.gemm.op import (
+    DOT_ARENA,
+    block_lots,
+    block_tokens,
+    block_valid,
+    blocks,
+    handovers,
+    side_by_side,
+    staged_bytes,
+)
 
 TILE_ROWS = 16  # weight rows of a tile: 8 rotated pairs
 PAST, NOW = 0, 1  # the logical cache is [row, past or now, head]
 
 
-def tiles(a):
-    """One tile for every 16 outputs."""
+def columns(a):
+    """Tiles of a block: one for every 16 outputs."""
     return a.heads * a.head_dim // TILE_ROWS
+
+
+def tiles(a):
+    """A tile for each (block, 16 outputs)."""
+    return blocks(a) * columns(a)
 
 
 def access(a, tile):
@@ -23,26 +37,26 @@ def access(a, tile):
 
     Declared by head: tiles of one head write disjoint columns, named by their place in it.
     """
-    tokens = a.x.shape[0]
+    tokens = block_tokens(a, tile // columns(a))
     per_head = a.head_dim // TILE_ROWS
-    head, part = tile // per_head, tile % per_head
+    head, part = tile % columns(a) // per_head, tile % per_head
     yield immutable("count", (0, 1))
-    yield immutable("rows", (0, tokens), (0, 2))
-    yield read("x", (0, tokens), (0, a.k))
+    yield immutable("rows", tokens, (0, 2))
+    yield read("x", tokens, (0, a.k))
     if a.rope is not None:
-        yield immutable("rope", (0, a.rope.shape[0]), (0, a.head_dim), picks=tokens)
+        yield immutable("rope", (0, a.rope.shape[0]), (0, a.head_dim), picks=side_by_side(a))
     half = a.head_dim // 2
     if a.half_split:
         runs = [(part * 8, part * 8 + 8), (half + part * 8, half + part * 8 + 8)]
     else:
         runs = [(part * 16, part * 16 + 16)]
     for lo, hi in runs:
-        columns = (head * a.head_dim + lo, head * a.head_dim + hi)
-        yield immutable("w", columns, (0, a.k))
+        written = (head * a.head_dim + lo, head * a.head_dim + hi)
+        yield immutable("w", written, (0, a.k))
         if a.y is not None:
-            yield write("y", (0, tokens), columns)
+            yield write("y", tokens, written)
         else:
-            yield write("pages", (0, tokens), (NOW, NOW + 1), columns)
+            yield write("pages", tokens, (NOW, NOW + 1), written)
     if a.y is None:
         yield immutable("page_table", (0, a.page_table.shape[0]), (0, a.page_table.shape[1]))
 
@@ -51,6 +65,7 @@ def valid(a):
     """What the arguments must satisfy."""
     tokens = a.x.shape[0]
     yield from multiple_of(a, 16, "k")
+    yield from block_valid(a)
     yield from shape_is(a, "x", tokens, "k")
     yield from shape_is(a, "w", "heads * head_dim", "k")
     yield from rotates(a, tokens)
@@ -76,13 +91,16 @@ OP = Op(
         integer("page", "keys in a page"),
         integer("pages_per_sequence", "columns of the page table"),
         integer("half_split", "1: pairs (i, i + head_dim / 2); 0: pairs (2 i, 2 i + 1)"),
+        integer("block", "tokens of a tile, a multiple of 8; 0: all", 0),
     ),
     tiles=tiles,
     access=access,
     valid=valid,
     arena=lambda a: DOT_ARENA + 512 + 64,  # the product, moved by 8 rows; one output vector
-    shared=lambda a, rows: staged_bytes(a.w, a.k, rows),
-    rows=lambda a: a.x.shape[0],
+    shared=lambda a, rows: staged_bytes(a.w, a.k, min(a.block or rows, rows)),
+    rows=side_by_side,
+    handovers=handovers,
+    lots=block_lots(columns),
     stages="x",
     order=(
         "the product as in gemm; rotated pair (p, q) by c, s: p' = fma(p, c, -(q * s)), "

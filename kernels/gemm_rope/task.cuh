@@ -1,4 +1,4 @@
-// The gemm_rope body: 8 rotated pairs of one head for up to MK_ROWS tokens. The product's 16 rows
+// The gemm_rope body: 8 rotated pairs of one head for a block of tokens. The product's 16 rows
 // are two runs of 8: half-split pairs have one row in each run, interleaved ones are neighbours.
 // Order: MkProduct's; the rotated pair (p, q) by c, s is fma(p, c, -(q s)), fma(q, c, p s).
 struct gemm_rope : MkProductBody {
@@ -15,39 +15,47 @@ struct gemm_rope : MkProductBody {
     return {tile / per_head, part, part * P::ROWS, part * P::ROWS + P::HALF};
   }
 
-  MK_DEVICE static MkRows rows(const GemmRopeArgs& a, int tile, int lower, const MkLoad&) {
-    const Runs r = runs(a, tile);
+  MK_DEVICE static int tiles(const GemmRopeArgs& a) { return a.heads * a.head_dim / P::ROWS; }
+  MK_DEVICE static void begin(const GemmRopeArgs& a, const MkRun& run, MkLoad& ring) {
+    P::begin(run, tiles(a), ring);
+  }
+  MK_DEVICE static MkRows rows(const GemmRopeArgs& a, int tile, int lower, const MkLoad& ring) {
+    const Runs r = runs(a, tile - P::first_tile(ring));
     return {a.w, a.place_of_w, a.k, r.head * a.head_dim + (lower ? r.second : r.first), P::HALF};
   }
 
-  // notes: [tokens, then each one's position and physical page]
-  MK_DEVICE static void early(const GemmRopeArgs& a, const MkRun&, const MkStage& s) {
-    P::plan(s, a.count, a.k);
-    const int tokens = mk_load_immutable(a.count), t = s.thread;
-    if (t >= tokens) return;
-    const int sequence = mk_load_immutable(a.rows + 2 * t);
-    const int position = mk_load_immutable(a.rows + 2 * t + 1);
-    s.notes[1 + 2 * t] = position;
+  // notes: [the block's, then each token's position and physical page]
+  enum { PLACES = P::BLOCK_NOTES };
+  static_assert(PLACES + 2 * P::TOKENS * MK_GROUPS <= MK_NOTES, "the notes have room");
+  MK_DEVICE static void early(const GemmRopeArgs& a, const MkRun& run, const MkStage& s) {
+    P::plan(s, run, a.count, a.k, a.block, tiles(a));
+    const int t = s.thread, first = P::BLOCKS ? run.first / tiles(a) * a.block : 0;
+    const int tokens = mk_load_immutable(a.count) - first;
+    if (t >= tokens || (P::BLOCKS && t >= P::TOKENS * MK_GROUPS)) return;
+    const int sequence = mk_load_immutable(a.rows + 2 * (first + t));
+    const int position = mk_load_immutable(a.rows + 2 * (first + t) + 1);
+    s.notes[PLACES + 2 * t] = position;
     if (!a.y)
-      s.notes[2 + 2 * t] =
+      s.notes[PLACES + 1 + 2 * t] =
           mk_load_immutable(a.page_table + sequence * a.pages_per_sequence + position / a.page);
   }
 
   MK_DEVICE static MkInput input(const GemmRopeArgs& a, const MkRun&, const MkStage& s) {
-    return P::input(a.x, a.k, s.notes[0]);
+    return P::input(a.x, a.k, s);
   }
 
   // a lane has one pair of two tokens
   MK_DEVICE static void store(const GemmRopeArgs& a, int tile, const MkStore& s) {
-    const Runs r = runs(a, tile);
-    const int pair = mk_lane() / 4, first = mk_lane() % 4 * 2;
+    const Runs r = runs(a, tile - P::first_tile(s.notes));
+    const int pair = mk_lane() / 4, first = P::first_of(s) + mk_lane() % 4 * 2;
+    const int32_t* places = s.notes + PLACES;
     const int tokens = P::least(s.notes[0] - first, 2);
     const int p_row = a.half_split ? pair : 2 * pair, q_row = a.half_split ? 8 + pair : p_row + 1;
     float cosine[2] = {1.0f, 1.0f}, sine[2];
     for (int i = 0; i < 2; i++) {  // all under way before the first is used
       if (!a.rope || i >= tokens) continue;
       const float* angle =
-          a.rope + int64_t(s.notes[1 + 2 * (first + i)]) * a.head_dim + r.part * P::HALF + pair;
+          a.rope + int64_t(places[2 * (first + i)]) * a.head_dim + r.part * P::HALF + pair;
       cosine[i] = mk_load_immutable(angle);
       sine[i] = mk_load_immutable(angle + a.head_dim / 2);
     }
@@ -63,11 +71,12 @@ struct gemm_rope : MkProductBody {
       }
       const int token = first + i;
       if (a.y) {
-        float* y = a.y + (int64_t(token) * a.heads + r.head) * a.head_dim;
+        const int64_t row = P::first_token(s.notes) + token;
+        float* y = a.y + (row * a.heads + r.head) * a.head_dim;
         mk_store(y + p_column, p);
         mk_store(y + q_column, q);
       } else {
-        const int position = s.notes[1 + 2 * token], page = s.notes[2 + 2 * token];
+        const int position = places[2 * token], page = places[2 * token + 1];
         mk_kv* kept = a.pages + ((int64_t(page) * a.heads + r.head) * a.page + position % a.page) *
                                     a.head_dim;
         keep(kept + p_column, p);

@@ -1,4 +1,4 @@
-"""The gemm_rope body: 8 rotated pairs of one head for every token of the step.
+"""The gemm_rope body: 8 rotated pairs of one head for every token of a block.
 
 A tile's 16 outputs are two runs of 8: in half-split pairs the first run's partners are the second,
 in interleaved pairs the runs are neighbours and so are the partners.
@@ -49,13 +49,16 @@ def gemm_rope_store(a, t, position, head, first, second, out):
 def gemm_rope(a, tile, arena):
     """Tile's 16 columns of rope(x w^T), to y or to the tokens' slots of the cache."""
     per_head = a.head_dim // 16
-    head, part = tile // per_head, tile % per_head
+    columns = a.heads * per_head
+    head, part = tile % columns // per_head, tile % per_head
     first = part * (8 if a.half_split else 16)
     second = first + (a.head_dim // 2 if a.half_split else 8)
     w1, w2 = (head * a.head_dim + first) * a.k, (head * a.head_dim + second) * a.k
     tokens = get_i32(a.count, 0)
     out = arena + 12800  # one vector behind dot_tile's shares
-    t0 = 0
+    t0 = tile // columns * a.block
+    if a.block > 0:
+        tokens = min(tokens, t0 + a.block)
     while t0 < tokens:
         group = dot_group(t0, tokens)  # tokens that share each weight that is loaded
         dot_tile(a.w, w1, 8, a.x, t0 * a.k, tokens, a.k, t0, arena)

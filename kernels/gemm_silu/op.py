@@ -6,25 +6,31 @@ import numpy as np
 
 from mkport.declare import Op, immutable, integer, read, tensor, write
 from mkport.declare.valid import counted, multiple_of, shape_is
-from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
+from mkport.kernels.gemm.op import (
+    DOT_ARENA,
+    block_lots,
+    block_tokens,
+    block_valid,
+    columns,
+    handovers,
+    side_by_side,
+    staged_bytes,
+    tiles,
+)
 
 TILE_ROWS = 16  # weight rows of gate and of up in a tile
 
 
-def tiles(a):
-    """One tile for every 16 output columns."""
-    return -(-a.n // TILE_ROWS)
-
-
 def access(a, tile):
-    """A tile reads all tokens and the same rows of both weights."""
-    tokens = a.y.shape[0]
-    columns = (tile * TILE_ROWS, np.minimum((tile + 1) * TILE_ROWS, a.n))
+    """A tile reads its tokens and the same rows of both weights."""
+    tokens = block_tokens(a, tile // columns(a))
+    column = tile % columns(a) * TILE_ROWS
+    written = (column, np.minimum(column + TILE_ROWS, a.n))
     yield immutable("count", (0, 1))
-    yield read("x", (0, tokens), (0, a.k))
-    yield immutable("w_gate", columns, (0, a.k))
-    yield immutable("w_up", columns, (0, a.k))
-    yield write("y", (0, tokens), columns)
+    yield read("x", tokens, (0, a.k))
+    yield immutable("w_gate", written, (0, a.k))
+    yield immutable("w_up", written, (0, a.k))
+    yield write("y", tokens, written)
 
 
 def valid(a):
@@ -33,6 +39,7 @@ def valid(a):
     yield from counted(a, tokens)
     yield from multiple_of(a, 1, "n")
     yield from multiple_of(a, 16, "k")
+    yield from block_valid(a)
     yield from shape_is(a, "x", tokens, "k")
     yield from shape_is(a, "w_gate", "n", "k")
     yield from shape_is(a, "w_up", "n", "k")
@@ -50,13 +57,16 @@ OP = Op(
         tensor("y", "f32", "[tokens, n] output"),
         integer("n", "output columns"),
         integer("k", "input columns, a multiple of 16"),
+        integer("block", "tokens of a tile, a multiple of 8; 0: all", 0),
     ),
     tiles=tiles,
     access=access,
     valid=valid,
     arena=lambda a: 2 * DOT_ARENA,  # both products
-    shared=lambda a, rows: staged_bytes(a.w_gate, a.k, rows),
-    rows=lambda a: a.y.shape[0],
+    shared=lambda a, rows: staged_bytes(a.w_gate, a.k, min(a.block or rows, rows)),
+    rows=side_by_side,
+    handovers=handovers,
+    lots=block_lots(columns),
     stages="x",
     order=(
         "both products as in gemm; y = (gate / (1 + exp(-gate))) * up. "

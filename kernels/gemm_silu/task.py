@@ -1,4 +1,4 @@
-"""The gemm_silu body: 16 output columns for every token of the step."""
+"""The gemm_silu body: 16 output columns for every token of a block."""
 
 from mkport.machines.cpu.dot import dot_group, dot_tile, put_rows
 from mkport.machines.cpu.vector import (
@@ -17,12 +17,15 @@ from mkport.machines.cpu.vector import (
 
 @body
 def gemm_silu(a, tile, arena):
-    """y[:, 16 tile : 16 tile + 16] = silu(x w_gate^T) * (x w_up^T)."""
-    n0 = tile * 16
+    """y[block, 16 columns] = silu(x w_gate^T) * (x w_up^T)."""
+    columns = (a.n + 15) // 16
+    n0 = tile % columns * 16
     rows = min(16, a.n - n0)
     tokens = get_i32(a.count, 0)
     ups = arena + 12288  # behind dot_tile's share for the gates
-    t0 = 0
+    t0 = tile // columns * a.block
+    if a.block > 0:
+        tokens = min(tokens, t0 + a.block)
     while t0 < tokens:
         group = dot_group(t0, tokens)  # tokens that share each weight that is loaded
         dot_tile(a.w_gate, n0 * a.k, rows, a.x, t0 * a.k, tokens, a.k, t0, arena)

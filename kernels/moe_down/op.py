@@ -4,17 +4,27 @@ from pathlib import Path
 
 import numpy as np
 
-from mkport.declare import Op, immutable, integer, read, tensor, write
+from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, tensor, write
 from mkport.declare.valid import grouped, multiple_of, shape_is
 from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
-from mkport.kernels.moe_group.op import SLOT_BYTES
+from mkport.kernels.moe_group.op import LOT_BYTES, SLOT_BYTES, slot_lots
 
 TILE_ROWS = 16  # weight rows, that is output columns, of a tile
 
 
+def columns(a):
+    """Tiles of a slot."""
+    return -(-a.n // TILE_ROWS)
+
+
 def tiles(a):
     """A tile for each (16 columns, slot); neighbours lie `slot_step` slots apart."""
-    return -(-a.n // TILE_ROWS) * a.slot_count
+    return columns(a) * a.slot_count
+
+
+def together(a):
+    """Tiles of a lot, where a slot's pairs are limited."""
+    return LOT_BYTES // (TILE_ROWS * a.k * DTYPE_BYTES[a.w.dtype])
 
 
 def access(a, tile):
@@ -29,17 +39,19 @@ def access(a, tile):
             "would be left out"
         )
     slot, column = tile * a.slot_step % a.slot_count, tile // a.slot_count
-    columns = (column * TILE_ROWS, np.minimum((column + 1) * TILE_ROWS, a.n))
+    written = (column * TILE_ROWS, np.minimum((column + 1) * TILE_ROWS, a.n))
     yield read("slots", (0, a.slot_count + 1), (0, 2))
     yield read("pairs", (0, a.pairs.shape[0]))
     yield read("act", (slot, slot + 1), (0, a.k))
-    yield immutable("w", (0, a.w.shape[0]), columns, (0, a.k), picks=1)
-    yield write("y", (slot, slot + 1), columns)
+    yield immutable("w", (0, a.w.shape[0]), written, (0, a.k), picks=1)
+    yield write("y", (slot, slot + 1), written)
 
 
 def staged(a, rows):
     """GPU: 24 pairs of bfloat16 (20 of float32), 8 if a step has one token; and lists of slots,
-    places, and pairs."""
+    places, and pairs. Where a slot's pairs are limited, those and its entry."""
+    if a.most:
+        return staged_bytes(a.w, a.k, a.most) + SLOT_BYTES
     pairs = 8 if rows == 1 else 24 if a.w.dtype == "bf16" else 20
     words = 2 * (a.slot_count + 1) + 2 * a.slot_count + pairs
     return staged_bytes(a.w, a.k, pairs) + SLOT_BYTES * a.slot_count + 4 * words
@@ -69,12 +81,15 @@ OP = Op(
         integer("k", "expert width, a multiple of 16"),
         integer("slot_count", "slots of the schedule"),
         integer("slot_step", "slots from a tile to the next, without a divisor of slot_count"),
+        integer("most", "pairs of a slot; 0: any number", 0),
     ),
     tiles=tiles,
     access=access,
     valid=valid,
     arena=lambda a: DOT_ARENA,
     shared=staged,
+    rows=lambda a: a.most,
+    lots=slot_lots(columns, together),
     addresses="slots",
     order="the product as in gemm",
     folder=Path(__file__).parent,

@@ -3,14 +3,17 @@
 //
 // All pairs' activations may not fit beside the ring (64 pairs of 768 are 98 KB), so a record
 // stages those of its own slots: at 8 tokens it has about 16 of 64, and 20 pairs. When even these
-// are too many, the slots left over are fetched tile by tile, each warp its own part of k.
+// are too many, the slots left over are fetched tile by tile, each warp its own part of k. A record
+// of a wider step has one slot.
 struct moe_down : MkProductBody {
   typedef MkProduct P;
   typedef MkExperts E;
   static constexpr bool late = true;
   enum {
-    STAGED = MK_ROWS == 1 ? 8 : sizeof(mk_weight) == 2 ? 24 : 20,  // rows that a stage buffer holds
-    SPARE = MK_ROWS,                  // of them, for a tile's fetch if not all fit
+    STAGED = MK_ROWS == 1 || E::ALONE  ? 8  // rows that a stage buffer holds
+             : sizeof(mk_weight) == 2 ? 24
+                                      : 20,
+    SPARE = E::ALONE ? 0 : MK_ROWS,  // of them, for a tile's fetch if not all fit
   };
 
   static_assert(STAGED > SPARE, "some rows are staged beside those that are fetched");
@@ -38,8 +41,8 @@ struct moe_down : MkProductBody {
     return {needed, needed + a.slot_count};
   }
 
-  MK_DEVICE static void begin(const MoeDownArgs& a, const MkRun&, MkLoad& ring) {
-    E::begin(ring, a.slots, a.slot_count);
+  MK_DEVICE static void begin(const MoeDownArgs& a, const MkRun& run, MkLoad& ring) {
+    E::begin(ring, run, a.slots, a.slot_count, a.slot_step);
   }
   MK_DEVICE static MkRows rows(const MoeDownArgs& a, int tile, int lower, const MkLoad& ring) {
     const int expert = E::expert(ring, a.slots, slot_of(a, tile));
@@ -50,11 +53,18 @@ struct moe_down : MkProductBody {
   MK_DEVICE static void early(const MoeDownArgs& a, const MkRun& run, const MkStage& s) {
     if (s.thread != 0) return;
     *s.plan = {a.k, 0, 1, STAGED * row_bytes(a), 0, 0, 1, (STAGED - SPARE) * row_bytes(a), a.act};
-    E::walk(*s.plan, run, a.slot_count, a.slot_step);
+    if (!E::ALONE) E::walk(*s.plan, run, a.slot_count, a.slot_step);
   }
 
-  // notes: [rows to stage, whether some are left out]
+  // notes: [rows to stage, whether some are left out]; of one slot alone [rows, first pair]
   MK_DEVICE static void prepare(const MoeDownArgs& a, const MkRun& run, const MkStage& s) {
+    if (E::ALONE) {
+      const E::Slot slot = E::slot_of(run, a.slots, a.slot_count, a.slot_step);
+      int tag = -1;
+      if (s.thread < slot.count) tag = mk_load_coherent(a.pairs + slot.first + s.thread);
+      E::enter(s, STAGED * row_bytes(a), slot, tag);
+      return;
+    }
     const E::Lists l = lists(a, s);
     const Places p = places(a, l);
 #pragma unroll 1
@@ -82,6 +92,7 @@ struct moe_down : MkProductBody {
     s.sync();  // the notes are there
   }
   MK_DEVICE static MkInput input(const MoeDownArgs& a, const MkRun&, const MkStage& s) {
+    if (E::ALONE) return P::input(a.act + int64_t(s.notes[1]) * a.k, a.k, s.notes[0]);
     const int32_t* source = places(a, lists(a, s)).source;
     return {a.act, a.k, s.notes[0], a.k + P::PAD, s.notes[1] ? source : nullptr};
   }

@@ -1,6 +1,7 @@
 """Groups the step's (token, choice) pairs by expert, so that each expert is read once.
 
-Slot s is the s-th distinct expert of the step, in ascending order. A schedule holds as many slots
+Slot s is the s-th distinct expert of the step, in ascending order; an expert with more pairs than
+a slot may have (`most`) takes several slots, one behind the other. A schedule holds as many slots
 as a step can need; those left over say so, and their tasks do nothing but signal. Each pair lies
 in exactly one slot, so what a slot's tiles write is that slot's own, whatever the routing: the ops
 behind this one declare it as row `slot`.
@@ -11,12 +12,38 @@ from pathlib import Path
 from mkport.declare import Op, immutable, integer, read, tensor, write
 from mkport.declare.valid import counted, multiple_of, same, sets, shape_is, within
 
+LOT_BYTES = 1 << 18  # of weights that a record of an expert op reads, if a lot is one slot's
 SLOT_BYTES = 40  # of a slot's entry in the expert ops' stage buffers: place, tokens, 8 tags
 
 
+def slots_of(experts, tokens, k, most):
+    """Slots of up to `most` pairs (0: any number) that a step can need.
+
+    D distinct experts have a slot each, and each further one takes `most` pairs more.
+    """
+    distinct = min(experts, tokens * k)
+    return distinct + (tokens * k - distinct) // most if 0 < most < tokens else distinct
+
+
 def needed_slots(a):
-    """Distinct experts that a step of this size can have."""
-    return min(a.experts, a.ids.shape[0] * a.k)
+    """Slots that a step of this size can need."""
+    return slots_of(a.experts, a.ids.shape[0], a.k, a.most)
+
+
+def slot_lots(columns, together):
+    """The lots of an expert op: `together(a)` tiles of one slot each, of its `columns(a)`."""
+
+    def lots(a):
+        if not a.most:
+            return [(0, 1, columns(a) * a.slot_count)]
+        step, found = max(together(a), 1), []
+        for first in range(0, columns(a), step):
+            count = min(step, columns(a) - first)
+            tiles = range(first * a.slot_count, (first + 1) * a.slot_count)
+            found += [(tile, a.slot_count, count) for tile in tiles]
+        return found
+
+    return lots
 
 
 def access(a, tile):
@@ -27,7 +54,7 @@ def access(a, tile):
     if not needed_slots(a) <= a.slot_count == a.slots.shape[0] - 1:
         raise ValueError(
             f"slots {a.slots.name} {list(a.slots.shape)} with slot_count {a.slot_count}: a step "
-            f"can have {needed_slots(a)} distinct experts and needs one row more than slots"
+            f"can need {needed_slots(a)} slots, and one row more than slots"
         )
     yield immutable("count", (0, 1))
     yield read("ids", (0, a.ids.shape[0]), (0, a.k))
@@ -41,12 +68,14 @@ def valid(a):
     yield from counted(a, tokens)
     yield from multiple_of(a, 1, "experts")
     yield from within(a, "k", 1, a.experts)
+    yield from within(a, "most", 0)
     yield from within(a, "slot_count", needed_slots(a))
     yield from shape_is(a, "ids", tokens, "k")
     yield from shape_is(a, "pairs", tokens * a.k)
     yield from shape_is(a, "slots", a.slot_count + 1, 2)
     yield same(a.ids, "experts", a.experts)
     yield sets(a.slots, "experts", a.experts)
+    yield sets(a.slots, "most", a.most)
     yield sets(a.slots, "pairs", tokens * a.k)
 
 
@@ -64,7 +93,8 @@ OP = Op(
         tensor("slots", "i32", "[slots + 1, 2] (expert, first pair); (-1, pairs) behind the last"),
         integer("experts", "number of experts"),
         integer("k", "experts chosen for a token"),
-        integer("slot_count", "slots of the schedule: min(experts, tokens * k)"),
+        integer("slot_count", "slots of the schedule: as many as a step can need"),
+        integer("most", "pairs of a slot; 0: any number", 0),
     ),
     tiles=lambda a: 1,
     access=access,

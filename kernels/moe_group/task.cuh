@@ -1,5 +1,6 @@
-// The moe_group body: every pair counts the pairs before it, and the experts before its own.
+// The moe_group body: every pair counts the pairs before it, and the slots before its own.
 struct moe_group : MkBody {
+  enum { PAIRS = 8 };  // of a slot; a step of up to 8 tokens has no more of an expert
   static constexpr uint32_t NONE = ~0u;
 
   MK_DEVICE static void early(const MoeGroupArgs& a, const MkRun&, const MkStage& s) {
@@ -29,13 +30,15 @@ struct moe_group : MkBody {
       }
       place += earlier;
       if (mine != NONE) mk_store(a.pairs + place, p);
-      first[p] = mine != NONE && earlier == 0 ? place : -1;  // its place if it leads its expert's
+      const bool leads = MK_ROWS > PAIRS ? earlier % PAIRS == 0 : earlier == 0;
+      first[p] = mine != NONE && leads ? place : -1;  // its place if it leads a slot's
     }
     c.sync();
 #pragma unroll 1
     for (int p = mk_thread(); p < padded; p += MK_COMPUTERS) {
-      int slot = 0;
-      if (first[p] >= 0) leaders(ids, first, padded, ids[p], slot);
+      int slot = 0, before = 0;  // slots and pairs of the experts below its own
+      if (first[p] >= 0) before = leaders(ids, first, padded, ids[p], slot);
+      if (MK_ROWS > PAIRS) slot += (first[p] - before) / PAIRS;
       if (first[p] >= 0) put(a, slot, ids[p], first[p]);
     }
     int used = 0;
@@ -44,7 +47,7 @@ struct moe_group : MkBody {
     for (int slot = used + mk_thread(); slot <= a.slot_count; slot += MK_COMPUTERS)
       put(a, slot, -1, live);
   }
-  // Leading pairs of experts below `end`, added to `slot`; returns the pairs of those experts.
+  // Slots' leading pairs of experts below `end`, added to `slot`; returns the pairs of those experts.
   MK_DEVICE static int leaders(const uint32_t* ids, const int32_t* first, int padded, uint32_t end,
                                int& slot) {
     int pairs = 0;

@@ -19,11 +19,12 @@ def moe_group(a, tile, arena):
     for e in range(a.experts):
         here = get_i32(arena, e)
         set_i32(arena, e, np.int32(first))
-        if here > 0:
+        end = first + here
+        while first < end:
             set_i32(a.slots, 2 * slot, np.int32(e))
             set_i32(a.slots, 2 * slot + 1, np.int32(first))
             slot += 1
-            first += here
+            first = min(first + a.most, end) if a.most > 0 else end
     for s in range(slot, a.slot_count + 1):
         set_i32(a.slots, 2 * s, np.int32(-1))
         set_i32(a.slots, 2 * s + 1, np.int32(first))

@@ -8,17 +8,39 @@ from pathlib import Path
 
 import numpy as np
 
-from mkport.declare import Op, immutable, integer, read, tensor, write
+from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, tensor, write
 from mkport.declare.valid import counted, grouped, multiple_of, shape_is, within
 from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
-from mkport.kernels.moe_group.op import SLOT_BYTES
+from mkport.kernels.moe_group.op import LOT_BYTES, SLOT_BYTES, slot_lots
 
 TILE_ROWS = 16  # weight rows of gate and of up in a tile
 
 
+def columns(a):
+    """Tiles of a slot."""
+    return -(-a.n // TILE_ROWS)
+
+
 def tiles(a):
     """A tile for each (16 columns, slot); neighbours lie `slot_step` slots apart."""
-    return -(-a.n // TILE_ROWS) * a.slot_count
+    return columns(a) * a.slot_count
+
+
+def together(a):
+    """Tiles of a lot, where a slot's pairs are limited."""
+    return LOT_BYTES // (2 * TILE_ROWS * a.k * DTYPE_BYTES[a.w_gate.dtype])
+
+
+def staged(a, rows):
+    """GPU: the tokens, an entry for each slot and the lists; where a slot's pairs are limited, its
+    own tokens, their places and its entry."""
+    if a.most:
+        return staged_bytes(a.w_gate, a.k, a.most) + SLOT_BYTES + 4 * a.most
+    return (
+        staged_bytes(a.w_gate, a.k, rows)
+        + SLOT_BYTES * a.slot_count
+        + 4 * (2 * (a.slot_count + 1) + a.pairs.shape[0])
+    )
 
 
 def access(a, tile):
@@ -33,17 +55,16 @@ def access(a, tile):
             "would be left out"
         )
     slot, column = tile * a.slot_step % a.slot_count, tile // a.slot_count
-    columns = (column * TILE_ROWS, np.minimum((column + 1) * TILE_ROWS, a.n))
+    gate = (column * TILE_ROWS, np.minimum((column + 1) * TILE_ROWS, a.n))
     experts = (0, a.w_gate.shape[0])
-    gate = columns
-    up = (columns[0] + a.up_row, columns[1] + a.up_row)
+    up = (gate[0] + a.up_row, gate[1] + a.up_row)
     yield immutable("count", (0, 1))
     yield read("slots", (0, a.slot_count + 1), (0, 2))
     yield read("pairs", (0, a.pairs.shape[0]))
     yield read("x", (0, a.x.shape[0]), (0, a.k))
     yield immutable("w_gate", experts, gate, (0, a.k), picks=1)
     yield immutable("w_up", experts, up, (0, a.k), picks=1)
-    yield write("act", (slot, slot + 1), columns)
+    yield write("act", (slot, slot + 1), gate)
 
 
 def valid(a):
@@ -81,17 +102,15 @@ OP = Op(
         integer("slot_count", "slots of the schedule"),
         integer("slot_step", "slots from a tile to the next, without a divisor of slot_count"),
         integer("up_row", "row of an expert's block where up begins: 0, or n where gate is first"),
+        integer("most", "pairs of a slot; 0: any number", 0),
     ),
     tiles=tiles,
     access=access,
     valid=valid,
     arena=lambda a: 2 * DOT_ARENA,  # both products
-    shared=lambda a, rows: (
-        staged_bytes(a.w_gate, a.k, rows)
-        + SLOT_BYTES * a.slot_count
-        + 4 * (2 * (a.slot_count + 1) + a.pairs.shape[0])  # and the lists
-    ),
-    rows=lambda a: a.x.shape[0],
+    shared=staged,
+    rows=lambda a: min(a.most or a.x.shape[0], a.x.shape[0]),
+    lots=slot_lots(columns, together),
     addresses="slots",
     order=(
         "both products as in gemm; act = (gate / (1 + exp(-gate))) * up. "

@@ -1,5 +1,5 @@
 // The moe_up body: 16 columns of one slot's expert, in two parts of 8: a part is one product of 8
-// gate rows and the 8 up rows of the same columns. All the step's tokens are multiplied, as one
+// gate rows and the 8 up rows of the same columns. Up to 8 tokens are all multiplied, as one
 // tile of the tensor cores holds them anyway; only those that chose the expert are kept.
 // Order: MkProduct's, for both.
 struct moe_up : MkProductBody {
@@ -8,8 +8,8 @@ struct moe_up : MkProductBody {
   static constexpr bool late = true;
   static constexpr int parts = 2;
 
-  MK_DEVICE static void begin(const MoeUpArgs& a, const MkRun&, MkLoad& ring) {
-    E::begin(ring, a.slots, a.slot_count);
+  MK_DEVICE static void begin(const MoeUpArgs& a, const MkRun& run, MkLoad& ring) {
+    E::begin(ring, run, a.slots, a.slot_count, a.slot_step);
   }
   MK_DEVICE static MkRows rows(const MoeUpArgs& a, int part, int lower, const MkLoad& ring) {
     const int tile = part / 2;
@@ -24,19 +24,33 @@ struct moe_up : MkProductBody {
     P::plan(s, a.count, a.k, parts);
     if (s.thread != 0) return;
     s.plan->table = table(a);
-    E::walk(*s.plan, run, a.slot_count, a.slot_step);
+    if (!E::ALONE) E::walk(*s.plan, run, a.slot_count, a.slot_step);
   }
 
-  // The stage buffer: the tokens, the table of slots and its lists.
+  // The stage buffer: the tokens, the table of slots and its lists. Of one slot alone: its tokens,
+  // its entry, and where in x they are.
   MK_DEVICE static int table(const MoeUpArgs& a) {
-    return MK_ROWS * (a.k + P::PAD) * int(sizeof(mk_weight));
+    return (E::ALONE ? int(E::PAIRS) : MK_ROWS) * (a.k + P::PAD) * int(sizeof(mk_weight));
+  }
+  MK_DEVICE static int32_t* source(const MoeUpArgs& a, const MkStage& s) {
+    return reinterpret_cast<int32_t*>(s.buffer + table(a) + sizeof(MkEntry));
   }
   MK_DEVICE static MkInput input(const MoeUpArgs& a, const MkRun&, const MkStage& s) {
-    return P::input(a.x, a.k, s.notes[0]);
+    MkInput in = P::input(a.x, a.k, s.notes[0]);
+    if (E::ALONE) in.source = source(a, s);
+    return in;
   }
 
-  // every slot's rows are all tokens; a tag is the token's pair in this slot, or -1
-  MK_DEVICE static void prepare(const MoeUpArgs& a, const MkRun&, const MkStage& s) {
+  // every slot's rows are all tokens; a tag is the token's pair in this slot, or -1. Of one slot
+  // alone: its rows are its pairs' tokens
+  MK_DEVICE static void prepare(const MoeUpArgs& a, const MkRun& run, const MkStage& s) {
+    if (E::ALONE) {
+      const E::Slot slot = E::slot_of(run, a.slots, a.slot_count, a.slot_step);
+      if (s.thread < slot.count)
+        source(a, s)[s.thread] = mk_load_coherent(a.pairs + slot.first + s.thread) / a.top;
+      E::enter(s, table(a), slot, slot.first + s.thread);
+      return;
+    }
     const E::Lists l = E::lists(s, table(a), a.slot_count);
     s.sync();  // the number of tokens is there
     E::fetch(s, l, a.slots, a.slot_count, a.pairs, s.notes[0] * a.top);

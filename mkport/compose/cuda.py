@@ -18,7 +18,8 @@ from mkport.errors import UserError
 
 CUDA = Path(cuda.__file__).parent
 STORAGE = {"bf16": "mk_bf16", "f32": "float"}
-MAX_ROWS = 8
+MAX_ROWS = 64
+USUAL_ROWS = 8
 MAX_OPS = 63  # of a program: bits of a word
 NO_PRODUCT = """MK_DEVICE inline void mk_load_product(const MkBox&, const MkParts&, MkLoad&) {}
 MK_DEVICE inline void mk_compute_product(const MkBox&, MkRole&, MkCompute&) {}
@@ -40,7 +41,7 @@ class CudaProgram(Composed):
 
 
 def compose_cuda(
-    ops: Sequence[Op], weights: str, cache: str, rows: int = MAX_ROWS, title: str = ""
+    ops: Sequence[Op], weights: str, cache: str, rows: int = USUAL_ROWS, title: str = ""
 ) -> CudaProgram:
     """Composes a program for ops in opcode order and steps of up to `rows` token rows.
 

@@ -23,6 +23,10 @@ ROW_BYTES = 2048  # of one weight row in a ring chunk; what an op's slices of k 
 BOX_ROWS, BLOCK_BYTES = 8, 128  # weight rows that are copied together, in blocks of their bytes
 MAP_BYTES = 128  # of a tensor map, which says how
 
+SIDE = 8  # token rows that one instruction multiplies
+MOST_GROUPS = 4  # of them, that a tile takes side by side
+WIDE_NOTES = 68  # of a record of more: a block's places
+
 CONSTANTS = {
     "COMPUTE_WARPS": 8,
     "STAGE_WARPS": 2,
@@ -46,15 +50,32 @@ CONSTANTS = {
     "FLAG_BACK": 1 << 16,
     "FLAG_STAGED": 1 << 20,
     "FLAG_KNOWN": 1 << 21,
+    # Of programs for more than 8 rows: groups of a tile's tokens, less one, and whether the record
+    # before is of the same node, and so has waited for the same.
+    "FLAG_GROUPS": 1 << 22,
+    "FLAG_AGAIN": 1 << 24,
+    "MOST_GROUPS": MOST_GROUPS,
     "COUNTER_STRIDE": COUNTER_STRIDE,
     "ROLES": len(ROLES),
 }
 
 
+def constants(rows: int) -> dict[str, int]:
+    """The constants of a program for steps of up to `rows` token rows."""
+    if rows <= SIDE:
+        return CONSTANTS | {"GROUPS": 1}
+    more = WIDE_NOTES - CONSTANTS["NOTES"]
+    return CONSTANTS | {
+        "GROUPS": min(-(-rows // SIDE), MOST_GROUPS),
+        "NOTES": WIDE_NOTES,
+        "FIXED_BYTES": CONSTANTS["FIXED_BYTES"] + 4 * more * CONSTANTS["BOXES"],
+    }
+
+
 def constants_text(rows: int) -> str:
     """The generated section of a composed file."""
-    lines = ["enum {", f"  MK_ROWS = {rows},  // token rows that a tile computes side by side"]
-    lines += [f"  MK_{name} = {value}," for name, value in CONSTANTS.items()]
+    lines = ["enum {", f"  MK_ROWS = {rows},  // token rows of a step"]
+    lines += [f"  MK_{name} = {value}," for name, value in constants(rows).items()]
     lines += [f"  MK_ROLE_{name.upper()} = {place}," for place, name in enumerate(ROLES)]
     lines += ["};", "enum MkWaitKind {"]
     lines += [f"  MK_WAIT_{name} = {place}," for place, name in enumerate(_KIND_NAMES)]

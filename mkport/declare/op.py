@@ -5,7 +5,7 @@ An op lives in one folder with files of fixed names (`op.py`, `oracle.py`, `stan
 """
 
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +30,7 @@ class Arg:
     doc: str
     dtype: str = ""  # tensors: "f32", "i32", "weight" or "kv" (the last two are the program's)
     optional: bool = False  # tensors: may be absent, address 0 in the body
+    default: int | None = None  # integers: what a node has that does not say
 
 
 def tensor(name: str, dtype: str, doc: str, optional: bool = False) -> Arg:
@@ -37,9 +38,9 @@ def tensor(name: str, dtype: str, doc: str, optional: bool = False) -> Arg:
     return Arg(name, "tensor", doc, dtype, optional)
 
 
-def integer(name: str, doc: str) -> Arg:
-    """An int32 argument."""
-    return Arg(name, "int", doc)
+def integer(name: str, doc: str, default: int | None = None) -> Arg:
+    """An int32 argument; a node may leave one out that has a `default`."""
+    return Arg(name, "int", doc, default=default)
 
 
 def real(name: str, doc: str) -> Arg:
@@ -56,6 +57,7 @@ class Bound(SimpleNamespace):
 
 Tiles = Callable[[Any], int]
 Touches = Callable[[Any, np.ndarray], Iterable[Access]]
+Run = tuple[int, int, int]  # (first, stride, count): the tiles first, first + stride, ...
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,11 @@ class Op:
     `tiles(a)` is the number of tiles of a node with arguments `a`. `access(a, tile)` yields what
     the tiles `tile` (int64 array) touch. `order` is the arithmetic order in words: k-slices,
     accumulation chains, how partials join. `arena(a)` is the scratch a body may use, in bytes.
+    `lots(a)` cuts the tiles into runs that no record may mix, since what is staged for one is of no
+    use to another; an op without has one lot.
     On a GPU `shared(a, rows)` is the bytes of the buffer in shared memory that a record's inputs
-    are staged in, and `rows(a)` the token rows that a tile computes side by side; a buffer that
+    are staged in, `rows(a)` the token rows that a tile computes side by side, and `handovers(a)` how
+    many groups of them its storer is given one after the other; a buffer that
     holds nothing but the rows of one argument, as they are, is declared by its name, `stages`, so
     that neighbours with the same rows share it. `addresses` names the argument that says where a
     record's immutable bytes are, if they lie where this step's data says. `block_shared(a)` is the
@@ -87,6 +92,8 @@ class Op:
     arena: Callable[[Any], int] = field(default=lambda a: 0)
     shared: Callable[[Any, int], int] = field(default=lambda a, rows: 0)
     rows: Callable[[Any], int] = field(default=lambda a: 0)
+    lots: Callable[[Any], Sequence[Run]] | None = None
+    handovers: Callable[[Any], int] = field(default=lambda a: 1)
     stages: str = ""
     addresses: str = ""
     block_shared: Callable[[Any], int] = field(default=lambda a: 0)

@@ -123,6 +123,8 @@ def grouped(a: Any, pairs: int, experts: int) -> Iterator[Said]:
     yield from shape_is(a, "pairs", pairs)
     yield same(a.slots, "experts", experts)
     yield same(a.slots, "pairs", pairs)
+    yield same(a.slots, "most", a.most)
+    yield from within(a, "most", 0)
 
 
 def same(spec: TensorSpec, what: str, value: int) -> Shared:

@@ -6,10 +6,10 @@ from typing import Any
 
 from mkport.declare import spread_step
 from mkport.errors import UserError
-from mkport.kernels.gemm.op import OP as GEMM
 from mkport.kernels.moe_combine.op import OP as MOE_COMBINE
 from mkport.kernels.moe_down.op import OP as MOE_DOWN
 from mkport.kernels.moe_group.op import OP as MOE_GROUP
+from mkport.kernels.moe_group.op import slots_of
 from mkport.kernels.moe_up.op import OP as MOE_UP
 from mkport.kernels.topk.op import GROUPED
 from mkport.kernels.topk.op import OP as TOPK
@@ -62,29 +62,21 @@ def add_experts(
 
 
 def _slots(step: Step, e: Experts) -> int:
-    """Distinct experts that a step can have."""
-    return min(e.experts, step.shape.rows * e.top)
+    """Slots that a step can need."""
+    return slots_of(e.experts, step.shape.rows, e.top, step.shape.slot_pairs)
 
 
 def score(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
     """The router's logits of every expert for each token of h [rows, hidden]: [rows, experts]."""
     rows, label = step.shape.rows, f"layer {layer}"
     z = step.scratch("router_logits", rows, e.experts)
-    step.graph.add(
-        GEMM,
-        f"{label} / router",
-        count="count",
-        x=h,
-        w=step.weight(f"{prefix}.gate.weight", e.experts, step.hidden),
-        y=z,
-        n=e.experts,
-        k=step.hidden,
-    )
+    w = step.weight(f"{prefix}.gate.weight", e.experts, step.hidden)
+    step.product(f"{label} / router", "count", h, w, z, e.experts, step.hidden)
 
 
 def choose(step: Step, layer: int, e: Experts) -> None:
     """Each token's experts and their weights, [rows, top] both, and the experts of the step with
-    their tokens: `slots` [distinct experts + 1, 2] and `pairs` [rows * top].
+    their tokens: `slots` [slots + 1, 2] and `pairs` [rows * top].
 
     One op does both in a step of few rows: that is one step less for the others to wait for.
     """
@@ -118,6 +110,7 @@ def choose(step: Step, layer: int, e: Experts) -> None:
             ids=ids,
             experts=e.experts,
             k=e.top,
+            most=step.shape.slot_pairs,
             **lists,
         )
 
@@ -143,6 +136,7 @@ def up(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
         slot_count=slots,
         slot_step=spread_step(slots),
         up_row=e.ffn,
+        most=step.shape.slot_pairs,
     )
 
 
@@ -162,6 +156,7 @@ def down(step: Step, layer: int, prefix: str, e: Experts) -> None:
         k=e.ffn,
         slot_count=slots,
         slot_step=spread_step(slots),
+        most=step.shape.slot_pairs,
     )
 
 

@@ -7,7 +7,7 @@ argument. Scratch is shared by all layers; the planner orders its reuse.
 from dataclasses import dataclass
 from typing import Any
 
-from mkport.declare import spread_step
+from mkport.declare import DTYPE_BYTES, spread_step
 from mkport.declare.table import Kind
 from mkport.errors import UserError
 from mkport.kernels.argmax.op import OP as ARGMAX
@@ -15,6 +15,7 @@ from mkport.kernels.attention.op import OP as ATTENTION
 from mkport.kernels.attention.op import splits_kept
 from mkport.kernels.attention_combine.op import OP as COMBINE
 from mkport.kernels.embed.op import OP as EMBED
+from mkport.kernels.gemm.op import MOST_TOKENS, TOKENS
 from mkport.kernels.gemm.op import OP as GEMM
 from mkport.kernels.gemm_rope.op import OP as GEMM_ROPE
 from mkport.kernels.gemm_silu.op import OP as GEMM_SILU
@@ -44,6 +45,7 @@ class StepShape:
     window_pages: int = 0  # the same of the pool of layers with a window
     weights: str = "bf16"  # storage of weights: "bf16" or "f32"
     cache: str = "bf16"  # storage of the key-value cache: "bf16" or "f32"
+    stage: int = 0  # bytes that a product's inputs may take in a GPU worker's memory; 0: any
 
     def __post_init__(self) -> None:
         if self.page < KEYS or self.page % KEYS:
@@ -71,6 +73,22 @@ class StepShape:
         """Attention splits that a token of a full context can see, with a `window` of so many keys,
         its own included; 0: all."""
         return splits_kept(self.context, window)
+
+    def block(self, k: int) -> int:
+        """Tokens that a tile of a product over `k` columns takes; 0: all.
+
+        As many as fit `stage`, which may be less than 8, and as a GPU multiplies side by side at
+        most.
+        """
+        if not self.stage or self.rows <= TOKENS:
+            return 0
+        fit = self.stage // (k * DTYPE_BYTES[self.weights] + 16) // TOKENS * TOKENS
+        return max(TOKENS, min(fit, MOST_TOKENS, -(-self.rows // TOKENS) * TOKENS))
+
+    @property
+    def slot_pairs(self) -> int:
+        """Pairs of a slot of the experts; 0: any number."""
+        return TOKENS if self.stage and self.rows > TOKENS else 0
 
 
 @dataclass(frozen=True)
@@ -237,7 +255,8 @@ class Step:
         width = placed["heads"] * a.head_dim
         w = self.weight(f"{prefix}.{part}_proj.weight", width, self.hidden)
         label = f"layer {layer} / {part}_proj"
-        self.graph.add(GEMM_ROPE, label, x=h, w=w, k=self.hidden, **placed)
+        block = self.shape.block(self.hidden)
+        self.graph.add(GEMM_ROPE, label, x=h, w=w, k=self.hidden, block=block, **placed)
 
     def _normed_heads(
         self, layer: int, h: str, prefix: str, a: Heads, part: str, rope: str | None
@@ -247,7 +266,7 @@ class Step:
         width = placed["heads"] * a.head_dim
         y = self.scratch(part, self.shape.rows, width)
         w = self.weight(f"{prefix}.{part}_proj.weight", width, self.hidden)
-        self.graph.add(GEMM, f"{label}_proj", count="count", x=h, w=w, y=y, n=width, k=self.hidden)
+        self.product(f"{label}_proj", "count", h, w, y, width, self.hidden)
         self.graph.add(
             RMSNORM,
             f"{label}_norm",
@@ -313,9 +332,23 @@ class Step:
         """x (the residual stream) [rows, hidden] += input [rows, k] times the `weight` [hidden, k]
         transposed."""
         self.weight(weight, self.hidden, k)
-        self.graph.add(
-            GEMM, label, count="count", x=x, w=weight, residual="x", y="x", n=self.hidden, k=k
-        )
+        self.product(label, "count", x, weight, "x", self.hidden, k, residual="x")
+
+    def product(
+        self,
+        label: str,
+        count: str,
+        x: str,
+        w: str,
+        y: str,
+        n: int,
+        k: int,
+        residual: str | None = None,
+    ) -> None:
+        """y [rows, n] = x [rows, k] times the weight w [n, k] transposed, plus the `residual` [rows,
+        n] if there is one."""
+        args: dict[str, Any] = {"x": x, "w": w, "y": y, "n": n, "k": k, "residual": residual}
+        self.graph.add(GEMM, label, count=count, block=self.shape.block(k), **args)
 
     def gated(self, layer: int, h: str, prefix: str, ffn: int) -> None:
         """x += down(silu(gate(h)) * up(h)): h [rows, hidden], gate and up [ffn, hidden], down
@@ -331,6 +364,7 @@ class Step:
             y=f,
             n=ffn,
             k=self.hidden,
+            block=self.shape.block(self.hidden),
         )
         self.add_product(f"layer {layer} / down_proj", f, f"{prefix}.down_proj.weight", ffn)
 
@@ -345,9 +379,7 @@ class Step:
         self._norm("norm", count, last, last, weight, norm)
         logits = self.tensor("logits", "f32", (rows, vocab), "output")
         self.weight(table, vocab, self.hidden)
-        self.graph.add(
-            GEMM, "lm_head", count=count, x=last, w=table, y=logits, n=vocab, k=self.hidden
-        )
+        self.product("lm_head", count, last, table, logits, vocab, self.hidden)
         chosen = self.tensor("next", "i32", (rows,), "output")
         self.graph.add(ARGMAX, "argmax", count=count, x=logits, y=chosen, n=vocab)
         return self.graph

@@ -4,15 +4,16 @@ Because every list follows one global order and all workers are resident, the ea
 task can always run: no deal can deadlock. The verifier checks that premise on the result.
 """
 
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
 
-from mkport.declare import RECORD, RECORD_WORDS
+from mkport.declare import RECORD, RECORD_WORDS, Run
 from mkport.declare.record import NO_COUNTER
 from mkport.errors import UserError
 from mkport.plan.depend import Planned, plan
-from mkport.plan.graph import Graph
+from mkport.plan.graph import Graph, Node
 from mkport.plan.schedule import Schedule
 
 MAX_WORKERS = 1024  # more than the multiprocessors of any GPU or the cores of any socket
@@ -25,7 +26,8 @@ def deal(graph: Graph, workers: int, share: Share = "blocks") -> Schedule:
 
     `share` "blocks" gives each worker neighbouring tiles (a CPU's prefetcher follows them),
     "strided" every n-th tile (a GPU's workers stream neighbouring rows at the same time).
-    Each node has one counter; a record adds its number of tiles, and a wait's target is the
+    A node's lots (see `Op.lots`) that are fewer than the workers have workers of their own, else
+    whole lots are dealt, neighbours to one worker. Each node has one counter; a record adds its number of tiles, and a wait's target is the
     node's number of tiles. Raises UserError for a worker count outside 1 to MAX_WORKERS.
     """
     if not 1 <= workers <= MAX_WORKERS:
@@ -45,14 +47,16 @@ def deal(graph: Graph, workers: int, share: Share = "blocks") -> Schedule:
         template[RECORD["node"].first] = number
         _set(template, "waits", _waits(planned, number, counter))
         _set(template, "args", node.op.encode(node.args, ids))
-        for place, run in enumerate(_runs(node.tiles, workers, share)):
-            record = template.copy()
-            _set(record, "run", run)
-            _set(record, "signal", [counter.get(number, NO_COUNTER), max(run[2], 1)])
-            lists[(cursor + place) % workers].append(record)
-        cursor = (cursor + max(node.tiles, 1)) % workers
+        for worker, runs in _runs(node, workers, share, cursor):
+            records = np.repeat(template[None], len(runs), axis=0)
+            _set(records, "run", runs)
+            records[:, RECORD["signal"].first] = counter.get(number, NO_COUNTER)
+            records[:, RECORD["signal"].first + 1] = np.maximum(runs[:, 2], 1)
+            lists[worker].append(records)
+        cursor += max(node.tiles, 1)
     stacked = tuple(
-        np.stack(records) if records else np.zeros((0, RECORD_WORDS), np.int32) for records in lists
+        np.concatenate(records) if records else np.zeros((0, RECORD_WORDS), np.int32)
+        for records in lists
     )
     return Schedule(planned.graph, stacked, len(counter))
 
@@ -72,17 +76,40 @@ def _waits(planned: Planned, number: int, counter: dict[int, int]) -> list[int]:
     return words
 
 
-def _runs(tiles: int, workers: int, share: Share) -> list[tuple[int, int, int]]:
-    """(first, stride, count) for each worker that gets a share; one empty run for no tiles."""
+def _runs(
+    node: Node, workers: int, share: Share, cursor: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Workers that get a share and their runs, int64 [runs, 3]; one empty run for no tiles."""
+    whole = (0, 1, node.tiles)
+    lots = [whole] if node.op.lots is None else list(node.op.lots(node.bound))
+    if len(lots) < workers:
+        edges = [workers * p // len(lots) for p in range(len(lots) + 1)]
+        for lot, begin, end in zip(lots, edges, edges[1:], strict=False):
+            for place, run in enumerate(_split(lot, end - begin, share)):
+                yield begin + (cursor + place) % (end - begin), np.array([run])
+    else:
+        runs = np.array(lots, np.int64)
+        edges = [len(lots) * p // workers for p in range(workers + 1)]
+        for place in range(workers):
+            yield (cursor + place) % workers, runs[edges[place] : edges[place + 1]]
+
+
+def _split(lot: Run, workers: int, share: Share) -> list[Run]:
+    """(first, stride, count) for each worker that gets a share of a lot."""
+    first, stride, tiles = lot
     if tiles == 0:
-        return [(0, 1, 0)]
+        return [lot]
     parts = min(tiles, workers)
     if share == "strided":
-        return [(p, parts, (tiles - p + parts - 1) // parts) for p in range(parts)]
+        return [
+            (first + p * stride, parts * stride, (tiles - p + parts - 1) // parts)
+            for p in range(parts)
+        ]
     edges = [tiles * p // parts for p in range(parts + 1)]
-    return [(edges[p], 1, edges[p + 1] - edges[p]) for p in range(parts)]
+    return [(first + edges[p] * stride, stride, edges[p + 1] - edges[p]) for p in range(parts)]
 
 
-def _set(record: np.ndarray, name: str, words: list[int] | tuple[int, ...]) -> None:
-    field = RECORD[name]
-    record[field.first : field.first + len(words)] = words
+def _set(records: np.ndarray, name: str, words: list[int] | np.ndarray) -> None:
+    """Sets a field of one record, or of all of [n, RECORD_WORDS]."""
+    first = RECORD[name].first
+    records[..., first : first + np.shape(words)[-1]] = words

@@ -57,18 +57,18 @@ class Graph:
 
     def add(self, op: Op, label: str, **args: Any) -> Node:
         """Appends a node. Every argument of the op is given; an optional tensor may be None or left
-        out.
+        out, an integer with a default left out.
 
         Raises ValueError for an argument that the op lacks or still needs, and for the name of a
         tensor that was not added before.
         """
         known = {arg.name for arg in op.args}
-        optional = {arg.name for arg in op.args if arg.optional}
+        optional = {a.name: a.default for a in op.args if a.optional or a.default is not None}
         if unknown := sorted(set(args) - known):
             raise ValueError(f"node {label!r}: op {op.name} has no argument {unknown[0]!r}")
-        if missing := sorted(known - optional - set(args)):
+        if missing := sorted(known - set(optional) - set(args)):
             raise ValueError(f"node {label!r}: op {op.name} needs the argument {missing[0]!r}")
-        args = dict.fromkeys(optional) | args
+        args = optional | args
         for arg in op.tensors:
             if args[arg.name] is not None and args[arg.name] not in self.tensors:
                 raise ValueError(f"node {label!r}: no tensor {args[arg.name]!r} for {arg.name!r}")

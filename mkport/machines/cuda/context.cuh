@@ -11,7 +11,8 @@
 //                           loader has waited for that before another record (stagers)
 //   stage(a, run, s)        puts a record's inputs into the stage buffer (MK_STAGERS threads)
 //   compute(a, tile, c)     consumes ring chunks; leaves partials, or writes the output (256 threads)
-//   store(a, tile, s)       joins the partials and writes the output (one warp)
+//   store(a, tile, s)       joins the partials and writes the output (one warp); of a product that
+//                           takes more than 8 tokens side by side, of 8 tokens at a time
 
 enum {
   MK_STAGERS = MK_STAGE_WARPS * 32,
@@ -147,7 +148,7 @@ struct MkLoad {
   uint32_t freed;    // chunks that have been given back, at least
   int32_t room;      // bytes that are free then
   int next;          // the tile behind the one that is loaded, or -1; to `begin`: the first
-  int32_t notes[4];    // of each lane, from `begin` to `load`
+  int32_t notes[MK_ROWS > 32 ? 8 : 4];  // of each lane, from `begin` to `load`
   uint32_t shared[2];  // likewise, the same in all lanes
 
   // Room for a chunk of `size` bytes, a multiple of 16, of which `bytes` will come.
@@ -298,6 +299,7 @@ struct MkStore {
   const float* partials;  // [MK_COMPUTE_WARPS][MK_PARTIAL], 16 bytes aligned
   const int32_t* notes;
   const int32_t* tags;    // [MK_TAGS]
+  int group;              // of a tile's tokens, 8 each
 };
 
 struct MkBody {

@@ -12,6 +12,8 @@ from mkport.compose.cuda import CudaProgram
 from mkport.compose.cuda_constants import (
     BLOCK_BYTES,
     CONSTANTS,
+    SIDE,
+    constants,
     COUNTER_STRIDE,
     ROLES,
     ROW_BYTES,
@@ -54,11 +56,12 @@ class Shared:
     stage: int
     ring: int
     block: int
+    fixed: int = CONSTANTS["FIXED_BYTES"]  # barriers, boxes, join slots, before all that
 
     @property
     def nbytes(self) -> int:
         """All of it."""
-        return CONSTANTS["FIXED_BYTES"] + self.stage + self.ring + self.block
+        return self.fixed + self.stage + self.ring + self.block
 
 
 def shared_of(program: CudaProgram, schedule: Schedule, available: int) -> Shared:
@@ -67,24 +70,20 @@ def shared_of(program: CudaProgram, schedule: Schedule, available: int) -> Share
     Nearly all records that follow each other can be staged at once, and the ring has the rest;
     where that leaves no two chunks, one stage buffer must do. Raises UserError when not even one
     chunk fits beside that, though more than ported kernels may run, or a node has more token rows
-    than the program was composed for.
+    than the program was composed for or than its tiles can take.
     """
     nodes = schedule.graph.nodes
-    for node in nodes:
-        if node.op.rows(node.bound) > program.rows:
-            raise UserError(
-                f"{node.label} has {node.op.rows(node.bound)} token rows, but the program was "
-                f"composed for {program.rows}; compose it with rows={node.op.rows(node.bound)}."
-            )
+    _check_rows(program, schedule)
+    fixed = constants(program.rows)["FIXED_BYTES"]
     block = _aligned(max((node.op.block_shared(node.bound) for node in nodes), default=0))
     needs = _needs(program, schedule)
     pairs = sorted(staged_together(needs, schedule))
     most = pairs[(len(pairs) - 1) * PAIRED // 100] if pairs else 0
-    room = (available - CONSTANTS["FIXED_BYTES"] - block) // STAGE_ALIGN * STAGE_ALIGN
+    room = (available - fixed - block) // STAGE_ALIGN * STAGE_ALIGN
     alone = max(needs, default=0)
-    stage = _before_ring(max(most, alone))
+    stage = _before_ring(max(most, alone), fixed)
     if room - stage < 2 * CONSTANTS["CHUNK_BYTES"]:
-        stage = _before_ring(alone)
+        stage = _before_ring(alone, fixed)
     ring = room - stage
     ports = all(not op.args or f"struct {op.name} : MkPort" in program.source for op in program.ops)
     if ring < (0 if ports else CONSTANTS["CHUNK_BYTES"]):
@@ -97,12 +96,29 @@ def shared_of(program: CudaProgram, schedule: Schedule, available: int) -> Share
             f"device has {available} bytes of shared memory. Use fewer rows in a step, or a device "
             "with more."
         )
-    return Shared(stage, ring, block)
+    return Shared(stage, ring, block, fixed)
 
 
-def _before_ring(stage: int) -> int:
+def _check_rows(program: CudaProgram, schedule: Schedule) -> None:
+    groups = constants(program.rows)["GROUPS"]
+    for node in schedule.graph.nodes:
+        rows = node.op.rows(node.bound)
+        if rows > program.rows:
+            raise UserError(
+                f"{node.label} has {rows} token rows, but the program was composed for "
+                f"{program.rows}; compose it with rows={rows}."
+            )
+        wide = program.rows > SIDE and node.args.get("most", SIDE) != SIDE
+        if node.op.handovers(node.bound) > groups or wide:
+            raise UserError(
+                f"{node.label} takes more token rows at a time than a worker has room for; build "
+                "the step for this machine: give its StepShape the bytes to `stage`."
+            )
+
+
+def _before_ring(stage: int, fixed: int) -> int:
     """At least so many bytes of stage buffers, behind which chunks lie as the ring wants them."""
-    fixed, align = CONSTANTS["FIXED_BYTES"], CONSTANTS["CHUNK_ALIGN"]
+    align = CONSTANTS["CHUNK_ALIGN"]
     return -(-(fixed + stage) // align) * align - fixed
 
 
@@ -122,13 +138,25 @@ def staged_together(needs: list[int], schedule: Schedule) -> list[int]:
     same = _same_inputs(schedule)
     pairs: list[int] = []
     for records in schedule.lists:
-        before, last = 0, -1
-        for node in records[:, NODE].tolist():
-            if needs[node] and (last, node) not in same:
+        before, last, last_lot = 0, -1, 0
+        for node, lot in zip(records[:, NODE].tolist(), _lots(records, schedule), strict=True):
+            if needs[node] and ((last, node) not in same or lot != last_lot):
                 pairs.append(before + needs[node])
                 before = needs[node]
-            last = node
+            last, last_lot = node, lot
     return pairs
+
+
+def _lots(records: np.ndarray, schedule: Schedule) -> list[int]:
+    """Which of its node's lots each record has tiles of, where several nodes may stage the same:
+    the block of tokens."""
+    sizes = []
+    for node in schedule.graph.nodes:
+        lots = node.op.lots(node.bound) if node.op.lots and node.op.stages else ()
+        sizes.append(lots[0][2] if lots else max(node.tiles, 1))
+    first = records[:, RECORD["run"].first]
+    lots_of: list[int] = (first // np.array(sizes)[records[:, NODE]]).tolist()
+    return lots_of
 
 
 def _same_inputs(schedule: Schedule) -> set[tuple[int, int]]:
@@ -140,7 +168,7 @@ def _same_inputs(schedule: Schedule) -> set[tuple[int, int]]:
     for number, node in enumerate(nodes):
         if node.op.stages:
             name = node.args[node.op.stages]
-            key = (name, node.args["count"], node.args["k"])
+            key = (name, node.args["count"], node.args["k"], node.args.get("block"))
             since = [n for n in holders.get(key, []) if n > written.get(name, -1)]
             found |= {(n, number) for n in since}
             holders[key] = [*since, number]
@@ -161,11 +189,24 @@ def flatten(
     needs, same = _needs(program, schedule), _same_inputs(schedule)
     written = _addresses_written(schedule)
     for first, end in zip(firsts[:-1], firsts[1:], strict=True):
-        tiles = records[first:end, RECORD["run"].first + 2]
-        flags = _place(records[first:end, NODE].tolist(), tiles.tolist(), needs, same, shared.stage)
-        known = _known(records[first:end, NODE].tolist(), schedule, written)
-        records[first:end, RECORD["flags"].first] = np.array(flags, np.int32) | known
+        mine = records[first:end]
+        nodes = mine[:, NODE].tolist()
+        staged = _Staged(nodes, mine[:, RECORD["run"].first + 2].tolist(), _lots(mine, schedule))
+        flags = _place(staged, needs, same, shared.stage)
+        known = _known(nodes, schedule, written)
+        mine[:, RECORD["flags"].first] = np.array(flags, np.int32) | known
+        if program.rows > SIDE:
+            mine[:, RECORD["flags"].first] |= _wide(mine[:, NODE], schedule)
     return np.ascontiguousarray(records), firsts
+
+
+def _wide(nodes: np.ndarray, schedule: Schedule) -> np.ndarray:
+    """The flags that only programs for many rows know, of a worker's records, whose `nodes` are
+    int32 [records]: likewise [records]."""
+    groups = np.array([node.op.handovers(node.bound) for node in schedule.graph.nodes], np.int32)
+    again = np.zeros(len(nodes), np.int32)
+    again[1:] = np.where(nodes[1:] == nodes[:-1], CONSTANTS["FLAG_AGAIN"], 0)
+    return (groups[nodes] - 1) * CONSTANTS["FLAG_GROUPS"] | again
 
 
 def _known(nodes: list[int], schedule: Schedule, written: dict[str, list[int]]) -> np.ndarray:
@@ -198,19 +239,32 @@ def _addresses_written(schedule: Schedule) -> dict[str, list[int]]:
     return written
 
 
+@dataclass(frozen=True)
+class _Staged:
+    """What a worker's records stage, [records] each: their nodes, how many tiles, of which lot."""
+
+    nodes: list[int]
+    tiles: list[int]
+    lots: list[int]
+
+    def alike(self, r: int) -> bool:
+        """Whether record r's inputs are those of the one before it, if its node's are."""
+        return self.tiles[r] > 0 and self.tiles[r - 1] > 0 and self.lots[r] == self.lots[r - 1]
+
+
 def _place(
-    nodes: list[int], tiles: list[int], needs: list[int], same: set[tuple[int, int]], stage: int
+    staged: _Staged, needs: list[int], same: set[tuple[int, int]], stage: int
 ) -> list[int]:
     """The flags of a worker's records: each buffer lies at the end of the stage memory whose last
     user is longer ago."""
     flags: list[int] = []
     used: list[list[int]] = []  # [begin, end, last record that reads it]
     last = -1
-    for r, node in enumerate(nodes):
+    for r, node in enumerate(staged.nodes):
         need = needs[node]
         if not need:
             flags.append(0)
-        elif (last, node) in same and tiles[r] and tiles[r - 1]:
+        elif (last, node) in same and staged.alike(r):
             used[-1][2] = r
             flags.append(used[-1][0] // STAGE_ALIGN | CONSTANTS["FLAG_STAGED"])
         else:

@@ -1,5 +1,5 @@
-// The matrix product that several ops share: 16 weight rows for up to MK_ROWS tokens. The rows
-// stream through the ring, the tokens' activations are staged.
+// The matrix product that several ops share: 16 weight rows for up to 8 tokens, or for a block of
+// up to MK_GROUPS groups of 8. The rows stream through the ring, the tokens' activations are staged.
 //
 // Order: slices of 2048 bytes of k; a slice's steps of 16 k are cut into 8 shares, each a run of
 // ceil(steps / 8); a share's even steps go to sum 0, odd ones to sum 1, over all slices; then sum 0
@@ -17,7 +17,6 @@ struct MkProduct {
   };
   static_assert(ROWS * MK_ROW_BYTES <= MK_CHUNK_BYTES, "a slice fits a chunk");
   static_assert(ROWS * TOKENS <= MK_PARTIAL, "a warp's sums fit its partials");
-  static_assert(MK_ROWS <= TOKENS, "one tile of tokens");
 
   MK_DEVICE static int least(int a, int b) { return a < b ? a : b; }
 
@@ -66,6 +65,9 @@ struct MkProduct {
   MK_DEVICE static MkInput input(const float* x, int k, int tokens) {
     return {x, k, tokens, k + PAD, nullptr};
   }
+  MK_DEVICE static MkInput input(const float* x, int k, const MkStage& s) {  // of a block
+    return input(x + int64_t(first_token(s.notes)) * k, k, s.notes[0]);
+  }
   // The plan of a record whose tiles all take the same rows; its number of tokens is notes[0].
   MK_DEVICE static void plan(const MkStage& s, const int32_t* count, int k, int parts = 1) {
     if (s.thread != 0) return;
@@ -73,6 +75,28 @@ struct MkProduct {
     s.notes[0] = tokens;
     *s.plan = {k, tokens, parts, -1, 0, 0, 1, 0, nullptr};
   }
+  // Likewise of a block of tokens, which has so many tiles; notes: its [tokens, first token, first
+  // tile].
+  enum { BLOCKS = MK_ROWS > TOKENS, BLOCK_NOTES = BLOCKS ? 3 : 1 };
+  MK_DEVICE static void plan(const MkStage& s, const MkRun& run, const int32_t* count, int k,
+                             int block, int tiles, int parts = 1) {
+    plan(s, count, k, parts);
+    if (!BLOCKS || s.thread != 0) return;
+    const int number = run.first / tiles, tokens = s.notes[0] - number * block;
+    s.notes[0] = tokens < 0 ? 0 : block ? least(tokens, block) : tokens;
+    s.notes[1] = number * block;
+    s.notes[2] = number * tiles;
+    s.plan->tokens = s.notes[0];
+  }
+  MK_DEVICE static int first_token(const int32_t* notes) { return BLOCKS ? notes[1] : 0; }
+  MK_DEVICE static int first_tile(const int32_t* notes) { return BLOCKS ? notes[2] : 0; }
+  // The first of the tokens that `store` is given, as one of its block's.
+  MK_DEVICE static int first_of(const MkStore& s) { return BLOCKS ? s.group * TOKENS : 0; }
+  // The loader's part: `first_tile(ring)` is then the block's.
+  MK_DEVICE static void begin(const MkRun& run, int tiles, MkLoad& ring) {
+    if (BLOCKS) ring.notes[0] = run.first / tiles * tiles;
+  }
+  MK_DEVICE static int first_tile(const MkLoad& ring) { return BLOCKS ? ring.notes[0] : 0; }
 
   // A share of a slice `width` wide: steps [first, end) of 16 k.
   struct Share {
@@ -183,6 +207,96 @@ struct MkProduct {
     }
   }
 
+  // The same of GROUPS groups of rows: each weight is loaded once for all of them. What groups have
+  // that are not there means nothing.
+  template <int GROUPS>
+  MK_DEVICE static void compute(MkCompute& c, const char* staged, int k, int tokens,
+                                float (&sums)[GROUPS][2][4]) {
+    const mk_weight* x = reinterpret_cast<const mk_weight*>(staged);
+    const int bytes = chunk_bytes(k);
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+#pragma unroll
+      for (int i = 0; i < 8; i++) sums[g][i / 4][i % 4] = 0.0f;
+#pragma unroll 1
+    for (int left = k; left > 0; left -= SLICE, x += SLICE) {
+      const char* w = c.take(bytes);
+      const Share s(least(left, SLICE), mk_warp());
+      multiply(sums, w, bytes / 2, x, k + PAD, tokens - 1, s.first, s.end);
+      c.give_back(bytes);
+    }
+  }
+  // What a pair of steps is multiplied from.
+  template <int GROUPS>
+  struct Pair {
+    uint32_t even[4], odd[4], b[GROUPS][4];
+    MK_DEVICE void load(const Weights& w, int step, const mk_bf16* const (&x)[GROUPS], int at) {
+      mk_load_matrix4(even, w.step(step));
+      mk_load_matrix4(odd, w.step(step + 1));
+#pragma unroll
+      for (int g = 0; g < GROUPS; g++) mk_load_matrix4(b[g], x[g] + at);
+    }
+    MK_DEVICE void multiply(float (&sums)[GROUPS][2][4]) const {
+#pragma unroll
+      for (int g = 0; g < GROUPS; g++) mk_mma(sums[g][0], even, b[g][0], b[g][1]);
+#pragma unroll
+      for (int g = 0; g < GROUPS; g++) mk_mma(sums[g][1], odd, b[g][2], b[g][3]);
+    }
+  };
+  template <int GROUPS>
+  MK_DEVICE static void multiply(float (&sums)[GROUPS][2][4], const char* chunk, int half,
+                                 const mk_bf16* x, int x_pitch, int last, int first, int end) {
+    const int lane = mk_lane();
+    Weights w(chunk, half);
+    const mk_bf16* x_at[GROUPS];
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+      x_at[g] = x + least(g * TOKENS + lane % 8, last) * x_pitch + lane / 8 * 8 + first * 16;
+    Pair<GROUPS> pair[2];  // the next is loaded before one is multiplied
+    if (end - first == FULL) {
+      w.at += first / 4 * 1024;
+      pair[0].load(w, 0, x_at, 0);
+#pragma unroll
+      for (int i = 0; i < FULL / 2; i++) {
+        if (i + 1 < FULL / 2) pair[(i + 1) % 2].load(w, 2 * i + 2, x_at, (i + 1) * 32);
+        pair[i % 2].multiply(sums);
+      }
+      return;
+    }
+    int at = 0;
+#pragma unroll 1
+    for (int step = first; step + 1 < end; step += 2, at += 32) {
+      pair[0].load(w, step, x_at, at);
+      pair[0].multiply(sums);
+    }
+    if ((end - first) % 2 == 0 || end <= first) return;
+    uint32_t a[4], b[4];  // a last single step: half of b is not used
+    mk_load_matrix4(a, w.step(end - 1));
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+      mk_load_matrix4(b, x_at[g] + at - lane / 16 * 16);
+      mk_mma(sums[g][0], a, b[0], b[1]);
+    }
+  }
+  template <int GROUPS>
+  MK_DEVICE static void multiply(float (&sums)[GROUPS][2][4], const char* chunk, int half,
+                                 const float* x, int x_pitch, int last, int first, int end) {
+    const int row = mk_lane() / 4, token = mk_lane() % 4 * 2;
+    for (int k = first * 16; k < end * 16; k++) {
+      const bool odd = (k / 16 - first) & 1;
+      const char* w = chunk + mk_box_place(row, k / 4) + k % 4 * 4;
+#pragma unroll
+      for (int g = 0; g < GROUPS; g++)
+        for (int i = 0; i < 4; i++) {
+          const float value = x[least(g * TOKENS + token + i % 2, last) * x_pitch + k];
+          const float sum = mk_fma(*reinterpret_cast<const float*>(w + i / 2 * half), value,
+                                   odd ? sums[g][1][i] : sums[g][0][i]);
+          sums[g][0][i] = odd ? sums[g][0][i] : sum;
+          sums[g][1][i] = odd ? sum : sums[g][1][i];
+        }
+    }
+  }
+
   // This warp's part of k of rows that did not fit the stage buffer: nobody else reads them.
   MK_DEVICE static void fetch(const float* x, int k, int rows, char* to) {
 #pragma unroll 1
@@ -245,11 +359,42 @@ MK_DEVICE inline void mk_load_product(const MkBox& box, const MkParts& parts, Mk
   }
 }
 
+// A part of a block of more than 8 tokens: its groups are handed over one after the other, also
+// those behind the first GROUPS, which hold no token.
+template <int GROUPS>
+MK_DEVICE inline void mk_compute_block(MkRole& role, MkCompute& c, int k, int tokens, int groups) {
+  float sums[GROUPS][2][4];
+  MkProduct::compute(c, c.staged, k, tokens, sums);
+#pragma unroll
+  for (int g = 0; g < MK_GROUPS; g++) {
+    if (g >= groups) break;
+    const int place = role.tile % MK_JOIN_SLOTS;
+    role.guard.wait(role.shared.join_free + place, (role.tile / MK_JOIN_SLOTS & 1) ^ 1,
+                    MK_WAIT_FREE_JOIN, place);
+    if (g < GROUPS)
+      MkProduct::leave(sums[g < GROUPS ? g : 0], role.shared.partials[place][mk_warp()]);
+    mk_sync_warp();  // all lanes have written theirs
+    if (mk_lane() == 0) mk_barrier_arrive(role.shared.joined + place);
+    role.tile++;
+  }
+}
+
 // All products' tiles, part by part: a slot's rows or everybody's, against what the loader brings.
 MK_DEVICE inline void mk_compute_product(const MkBox& box, MkRole& role, MkCompute& c) {
   typedef MkProduct P;
   const MkPlan& plan = box.plan;
   const int parts = plan.parts, count = box.words[MK_RUN + 2] * parts, k = plan.k;
+  if (MK_GROUPS > 1 && mk_groups(box) > 1) {
+    const int groups = mk_groups(box), tokens = plan.tokens > 1 ? plan.tokens : 1;
+#pragma unroll 1
+    for (int i = 0; i < count; i++) {
+      if (MK_GROUPS > 2 && tokens > 2 * P::TOKENS)
+        mk_compute_block<MK_GROUPS>(role, c, k, tokens, groups);
+      else
+        mk_compute_block<MK_GROUPS == 1 ? 1 : 2>(role, c, k, tokens, groups);
+    }
+    return;
+  }
   const bool slots = plan.table >= 0;
   const MkEntry* const table = reinterpret_cast<const MkEntry*>(c.staged + plan.table);
   const MkEntry* entry = table + plan.slot;

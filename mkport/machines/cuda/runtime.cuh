@@ -161,6 +161,11 @@ MK_DEVICE inline void mk_wait_late(MkRole& role, const MkBox& box) {
   if (!(box.words[MK_FLAGS] & MK_FLAG_KNOWN)) role.wait_counters(box);
 }
 
+// Handovers of a product's part: groups of a block's tokens, written by the launcher.
+MK_DEVICE inline int mk_groups(const MkBox& box) {
+  return MK_GROUPS == 1 ? 1 : box.words[MK_FLAGS] / MK_FLAG_GROUPS % MK_MOST_GROUPS + 1;
+}
+
 // Each role's part of one record of op Body, called by the generated dispatch. Arguments are read
 // where they are: in registers they would crowd out the rest.
 

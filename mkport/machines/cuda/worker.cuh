@@ -92,7 +92,8 @@ MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
         if (!role.guard.dead) mk_dispatch_prepare(box, stage);
         continue;
       }
-      if (thread < 32) role.wait_counters(box);
+      const bool again = MK_ROWS > 8 && box.words[MK_FLAGS] & MK_FLAG_AGAIN;
+      if (thread < 32 && !again) role.wait_counters(box);
       if (thread == 0) {
         role.stamp(r, 1);
         box.input.rows = role.computed_before(r) ? 0 : -1;  // are the compute warps free to stage?
@@ -175,7 +176,8 @@ MK_DEVICE inline void mk_storer(const MkLaunch& launch) {
     MkRole role(launch, r);
     const MkBox& box = role.open(r);
     const MkParts parts = mk_parts(box);
-    int i = 0;
+    const int groups = mk_groups(box);
+    int i = 0, group = 0;
 #pragma unroll 1
     do {  // a record without tiles has one handover all the same
       const int slot = role.tile % MK_JOIN_SLOTS;
@@ -186,12 +188,13 @@ MK_DEVICE inline void mk_storer(const MkLaunch& launch) {
         role.tell(MK_ROLE_STORE);
         return;
       }
-      const MkStore store = {role.shared.partials[slot][0], box.notes, role.shared.tags[slot]};
+      const MkStore store = {role.shared.partials[slot][0], box.notes, role.shared.tags[slot], group};
       if (i < parts.count()) mk_dispatch_store(box, parts.at(i), store);
       mk_sync_warp();
       if (mk_lane() == 0) mk_barrier_arrive(role.shared.join_free + slot);
       role.tile++;
-    } while (++i < parts.count());
+      if (++group == groups) group = 0, i++;
+    } while (i < parts.count());
     role.keep();  // and all lanes' stores precede the signal
     if (mk_lane() == 0) {
       const int32_t counter = box.words[MK_SIGNAL];
