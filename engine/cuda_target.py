@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mkport.compose.cuda import MAX_ROWS, CudaProgram, compose_cuda
+from mkport.compose.cuda import MAX_ROWS, USUAL_ROWS, CudaProgram, compose_cuda
 from mkport.declare import Op, TensorSpec
 from mkport.engine.cuda_ahead import SLOTS, Queue, pinned
 from mkport.engine.load import LoadedModel
@@ -17,6 +17,7 @@ from mkport.engine.target import Arrays, as_stored, fixed_table, with_spare
 from mkport.machines.cpu.memory import NUMPY
 from mkport.machines.cuda.ahead import Ahead
 from mkport.machines.cuda.gpu import BESIDE, check_room, gpu
+from mkport.machines.cuda.layout import stage_bytes
 from mkport.machines.cuda.machine import CudaMachine
 from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
 from mkport.plan import Schedule
@@ -31,13 +32,14 @@ ADVICE = "Give a smaller --context or --batch, or a GPU with more memory."
 class CudaTarget:
     """The GPU. Making one raises UserError when there is none that will do."""
 
-    name, chunk = "cuda", MAX_ROWS
+    name, chunk = "cuda", USUAL_ROWS
     most_rows: int | None = MAX_ROWS
     share: Share = "strided"
     ahead = 1
 
     def __init__(self) -> None:
         self.gpu = gpu()
+        self.stage = stage_bytes(self.gpu.shared_bytes)
         self.prefills = importlib.util.find_spec("torch") is not None
         self.prompt_chunk, self.mixed_chunk = PROMPT_CHUNKS if self.prefills else (64, 8)
 

@@ -6,7 +6,7 @@ every sequence pages for good, `runner` follows the scheduler.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ class Planned:
 def plan_step(model: LoadedModel, shape: StepShape, workers: int, target: Target = CPU) -> Planned:
     """Builds, deals, verifies and composes one step of a model. Raises UserError for a number of
     workers that no schedule has."""
+    shape = replace(shape, stage=target.stage)
     graph: Graph = sampled(model.family.build(model.config, shape))
     schedule = deal(graph, workers, target.share)
     verify(schedule)

@@ -9,7 +9,7 @@ import numpy as np
 
 from mkport.bandwidth import usable_cores
 from mkport.compose import Program, compose_cpu
-from mkport.compose.cuda import MAX_ROWS, CudaProgram, compose_cuda
+from mkport.compose.cuda import MAX_ROWS, USUAL_ROWS, CudaProgram, compose_cuda
 from mkport.declare import Op, TensorSpec
 from mkport.declare.case import from_bf16
 from mkport.engine.load import LoadedModel
@@ -17,7 +17,8 @@ from mkport.engine.ran import Ran
 from mkport.errors import UserError
 from mkport.machines.cpu.machine import CpuMachine
 from mkport.machines.cpu.memory import allocate
-from mkport.machines.host.machine import HostMachine
+from mkport.machines.cuda.layout import stage_bytes
+from mkport.machines.host.machine import SHARED_BYTES, HostMachine
 from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
 from mkport.plan import Schedule
 from mkport.plan.deal import Share
@@ -102,6 +103,7 @@ class Target(Protocol):
     share: Share  # how tiles are dealt to its workers
     chunk: int  # prompt tokens in one step
     most_rows: int | None  # tokens in one step; None: any number
+    stage: int  # see StepShape
     prefills: bool  # prompts go through PyTorch, so that a chunk may be longer than a step
     prompt_chunk: int  # prompt tokens between two looks at the queue, unless told otherwise
     mixed_chunk: int  # and beside running requests, whose pause it bounds
@@ -215,7 +217,7 @@ def as_stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
 class CpuTarget:
     """Threads, on Numba code."""
 
-    name, chunk = "cpu", 64
+    name, chunk, stage = "cpu", 64, 0
     most_rows: int | None = None
     prefills = False
     prompt_chunk, mixed_chunk = 64, 8  # 8 well below double a step of eight
@@ -248,7 +250,7 @@ class CpuTarget:
 class HostTarget:
     """The CUDA source on the host's processor: slow, for tests and for looking closely."""
 
-    name, chunk = "host", MAX_ROWS
+    name, chunk, stage = "host", USUAL_ROWS, stage_bytes(SHARED_BYTES)
     most_rows: int | None = MAX_ROWS
     prefills = False
     prompt_chunk, mixed_chunk = 64, 8  # as far as a step has room

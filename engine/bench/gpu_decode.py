@@ -21,6 +21,7 @@ from mkport.compose.cuda import compose_cuda
 from mkport.declare import TensorSpec
 from mkport.engine.bench.decode import commit
 from mkport.machines.cuda.gpu import gpu
+from mkport.machines.cuda.layout import stage_bytes
 from mkport.machines.cuda.machine import CudaMachine
 from mkport.machines.cuda.nvrtc import nvrtc
 from mkport.models import family_of, parse_config
@@ -110,9 +111,12 @@ def phases(trace: Trace, layer: str) -> str:
     return "\n".join(lines)
 
 
-def measure(family: str, size: str, batch: int, context: int, repeats: int) -> dict[str, Any]:
+def measure(
+    family: str, size: str, batch: int, context: int, repeats: int, stage: int | None = None
+) -> dict[str, Any]:
     """Builds, verifies, composes, checks and times a step of `batch` tokens at `context` positions;
-    returns everything as data, times in the unit that their name ends with.
+    returns everything as data, times in the unit that their name ends with. `stage` is StepShape's,
+    in bytes: the machine's own unless told otherwise.
 
     Raises SystemExit for logits that are not finite or differ between runs.
     """
@@ -120,7 +124,8 @@ def measure(family: str, size: str, batch: int, context: int, repeats: int) -> d
 
     config = parse_config(config_of(family, size))
     module = family_of(config_of(family, size))
-    shape = StepShape(rows=batch, context=context, sequences=batch, logits=batch)
+    stage = stage_bytes(gpu().shared_bytes) if stage is None else stage
+    shape = StepShape(rows=batch, context=context, sequences=batch, logits=batch, stage=stage)
     started = time.perf_counter()
     graph = sampled(module.build(config, shape))
     schedule = deal(graph, gpu().multiprocessors, "strided")
@@ -219,13 +224,16 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--stage", type=int, help="bytes of a product's inputs, over 8 rows")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path, help="print the results of a folder, measure nothing")
     given = parser.parse_args()
     if given.table:
         print(table(given.table), end="")
         return
-    result = measure(given.family, given.size, given.batch, given.context, given.repeats)
+    result = measure(
+        given.family, given.size, given.batch, given.context, given.repeats, given.stage
+    )
     print(result.pop("summary"))
     print(result.pop("phases"))
     print(

@@ -117,7 +117,7 @@ struct attention : MkBody {
 #pragma unroll
     for (int j = 0; j < SETS; j++)
 #pragma unroll 1
-      for (int i = 0; i < count - 32 * j && i < 32; i++) {
+      for (int i = 0; i < count - 32 * j && (SETS == 1 || i < 32); i++) {
         const int32_t other = mk_shuffle(position[j], i), its = mk_shuffle(sequence[j], i);
         for (int n = 0; n < SETS; n++)
           if (its == sequence[n]) fresh[n] = least(fresh[n], other);

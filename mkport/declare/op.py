@@ -70,10 +70,10 @@ class Op:
     `lots(a)` cuts the tiles into runs that no record may mix, since what is staged for one is of no
     use to another; an op without has one lot.
     On a GPU `shared(a, rows)` is the bytes of the buffer in shared memory that a record's inputs
-    are staged in, `rows(a)` the token rows that a tile computes side by side, and `handovers(a)` how
-    many groups of them its storer is given one after the other; a buffer that
-    holds nothing but the rows of one argument, as they are, is declared by its name, `stages`, so
-    that neighbours with the same rows share it. `addresses` names the argument that says where a
+    are staged in, `rows(a)` the token rows that a tile computes side by side, and `handovers(a)`
+    how many groups of them are stored one after the other; a buffer that holds nothing but the rows
+    of one argument, as they are, is declared by its name, `stages`, so that neighbours with the
+    same rows share it. `addresses` names the argument that says where a
     record's immutable bytes are, if they lie where this step's data says. `block_shared(a)` is the
     shared memory, in bytes, that a ported kernel's block had.
     `valid(a)` yields a sentence for each condition that the arguments violate ("k is 24, not a

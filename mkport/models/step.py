@@ -345,8 +345,8 @@ class Step:
         k: int,
         residual: str | None = None,
     ) -> None:
-        """y [rows, n] = x [rows, k] times the weight w [n, k] transposed, plus the `residual` [rows,
-        n] if there is one."""
+        """y [rows, n] = x [rows, k] times the weight w [n, k] transposed, plus the
+        `residual` [rows, n] if there is one."""
         args: dict[str, Any] = {"x": x, "w": w, "y": y, "n": n, "k": k, "residual": residual}
         self.graph.add(GEMM, label, count=count, block=self.shape.block(k), **args)
 

@@ -27,7 +27,8 @@ def deal(graph: Graph, workers: int, share: Share = "blocks") -> Schedule:
     `share` "blocks" gives each worker neighbouring tiles (a CPU's prefetcher follows them),
     "strided" every n-th tile (a GPU's workers stream neighbouring rows at the same time).
     A node's lots (see `Op.lots`) that are fewer than the workers have workers of their own, else
-    whole lots are dealt, neighbours to one worker. Each node has one counter; a record adds its number of tiles, and a wait's target is the
+    whole lots are dealt, neighbours to one worker.
+    Each node has one counter; a record adds its number of tiles, and a wait's target is the
     node's number of tiles. Raises UserError for a worker count outside 1 to MAX_WORKERS.
     """
     if not 1 <= workers <= MAX_WORKERS:
@@ -76,9 +77,7 @@ def _waits(planned: Planned, number: int, counter: dict[int, int]) -> list[int]:
     return words
 
 
-def _runs(
-    node: Node, workers: int, share: Share, cursor: int
-) -> Iterator[tuple[int, np.ndarray]]:
+def _runs(node: Node, workers: int, share: Share, cursor: int) -> Iterator[tuple[int, np.ndarray]]:
     """Workers that get a share and their runs, int64 [runs, 3]; one empty run for no tiles."""
     whole = (0, 1, node.tiles)
     lots = [whole] if node.op.lots is None else list(node.op.lots(node.bound))

@@ -63,7 +63,7 @@ def test_bodies_neither_wait_nor_signal() -> None:
     [
         ({"weights": "f16"}, "weights type 'f16' is unknown"),
         ({"cache": "fp8"}, "cache type 'fp8' is unknown"),
-        ({"rows": 9}, "9 rows"),
+        ({"rows": 65}, "65 rows"),
     ],
 )
 def test_what_cannot_be_composed_is_refused(change: dict, message: str) -> None:

@@ -12,12 +12,12 @@ from mkport.compose.cuda import CudaProgram
 from mkport.compose.cuda_constants import (
     BLOCK_BYTES,
     CONSTANTS,
-    SIDE,
-    constants,
     COUNTER_STRIDE,
     ROLES,
     ROW_BYTES,
+    SIDE,
     WAIT_KINDS,
+    constants,
 )
 from mkport.declare import DTYPE_BYTES, RECORD, TensorSpec
 from mkport.errors import UserError
@@ -26,6 +26,7 @@ from mkport.plan import Schedule, signal_of
 NODE = RECORD["node"].first
 BOXES = CONSTANTS["BOXES"]
 STAGE_ALIGN = CONSTANTS["STAGE_ALIGN"]
+STAGE_BYTES = 16 * (2048 * 2 + 16)  # 16 rows of 2048 bfloat16: four chunks lie beside them
 PAIRED = 95  # per cent of neighbouring stage buffers that must fit together
 
 
@@ -62,6 +63,13 @@ class Shared:
     def nbytes(self) -> int:
         """All of it."""
         return self.fixed + self.stage + self.ring + self.block
+
+
+def stage_bytes(available: int) -> int:
+    """What a product's inputs may take, in a step of more than 8 rows, of a block that may have
+    `available` bytes of shared memory: `StepShape.stage`. A ring of two chunks fits beside it."""
+    fixed = constants(SIDE + 1)["FIXED_BYTES"]
+    return max(1, min(STAGE_BYTES, available - fixed - 2 * CONSTANTS["CHUNK_BYTES"]))
 
 
 def shared_of(program: CudaProgram, schedule: Schedule, available: int) -> Shared:
@@ -252,9 +260,7 @@ class _Staged:
         return self.tiles[r] > 0 and self.tiles[r - 1] > 0 and self.lots[r] == self.lots[r - 1]
 
 
-def _place(
-    staged: _Staged, needs: list[int], same: set[tuple[int, int]], stage: int
-) -> list[int]:
+def _place(staged: _Staged, needs: list[int], same: set[tuple[int, int]], stage: int) -> list[int]:
     """The flags of a worker's records: each buffer lies at the end of the stage memory whose last
     user is longer ago."""
     flags: list[int] = []
