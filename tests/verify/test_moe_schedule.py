@@ -281,7 +281,7 @@ def test_a_tile_writes_what_its_declaration_stands_for(name: str, output: str, s
 def test_too_few_slots_are_refused() -> None:
     sizes = replace(TINY, layers=1)
     good = chain(sizes)
-    with pytest.raises(ValueError, match="4 distinct experts"):
+    with pytest.raises(ValueError, match="4 slots"):
         _changed(good, "moe_group", slot_count=3)
     with pytest.raises(ValueError, match="4 distinct experts"):
         _changed(chain(replace(sizes, at_once=True)), "topk", slot_count=3)
