@@ -82,6 +82,7 @@ def _value(
         return found[value]
     if value.endswith(".npy"):
         return _loaded(text, value)
+    value = re.sub(r"^u(?=(?:16|32|64)\b)", "i", value)  # of the same bits
     spec = _SPEC.fullmatch(value)
     if spec is None or spec[1] not in NUMPY:
         raise UserError(

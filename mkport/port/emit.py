@@ -12,6 +12,8 @@ from mkport.declare.generate import struct_name
 from mkport.port.geometry import Geometry
 from mkport.port.kernel import Kernel, Param, template_of
 from mkport.port.lexer import Token, names, tokens
+from mkport.port.ptx import HEADER as PTX
+from mkport.port.ptx import host_code, statements
 from mkport.port.shared import SharedArray, SharedLayout
 from mkport.port.syntax import declared, find
 from mkport.port.unit import Item, Unit, host_ranges, whole_item
@@ -26,6 +28,16 @@ LIMITS = {
     "UINT_MAX": "4294967295u", "INFINITY": "__int_as_float(0x7f800000)",
     "NAN": "__int_as_float(0x7fffffff)", "M_PI": "3.14159265358979323846", "M_PI_F": "3.14159274f",
     "M_SQRT2": "1.41421356237309504880", "M_SQRT1_2": "0.70710678118654752440",
+    "INT8_MAX": "127", "INT8_MIN": "(-128)", "UINT8_MAX": "255", "INT16_MAX": "32767",
+    "INT16_MIN": "(-32768)", "UINT16_MAX": "65535", "INT32_MAX": "2147483647",
+    "INT32_MIN": "(-2147483647 - 1)", "UINT32_MAX": "4294967295u",
+    "INT64_MAX": "9223372036854775807ll", "INT64_MIN": "(-9223372036854775807ll - 1)",
+    "UINT64_MAX": "18446744073709551615ull", "LLONG_MAX": "9223372036854775807ll",
+    "ULLONG_MAX": "18446744073709551615ull", "LONG_MAX": "9223372036854775807l",
+    "SIZE_MAX": "18446744073709551615ull", "CHAR_BIT": "8", "FLT_MANT_DIG": "24",
+    "HUGE_VALF": "__int_as_float(0x7f800000)", "M_PI_2": "1.57079632679489661923",
+    "M_PI_4": "0.78539816339744830962", "M_LN2": "0.69314718055994530942",
+    "M_LN10": "2.30258509299404568402", "M_E": "2.7182818284590452354",
     "M_2_SQRTPI": "1.12837916709551257390", "M_LOG2E": "1.4426950408889634074", "NULL": "0",
 }  # fmt: skip
 # For an ordinary file under NVRTC; a composed one has the types already.
@@ -134,6 +146,7 @@ def _edits(unit: Unit, plan: Plan) -> list[tuple[int, int, str]]:
         edits.append((item.outer.start_byte, item.node.start_byte, ""))
         edits.append((name.start_byte, name.end_byte, plan.kernel.name))
     edits += _spaces(unit, plan)
+    edits += _assembly(unit, plan)
     for array in plan.layout.arrays:
         edits.append(_shared_edit(unit, plan.items, array, plan.layout.arrays))
     edits += _places(unit, plan)
@@ -171,6 +184,17 @@ def _spaces(unit: Unit, plan: Plan) -> Iterator[tuple[int, int, str]]:
             words = names(head) | item.words if node == item.node else names(head)
             if not words & ({"__device__", "__global__"} | set(unit.macros)):
                 yield node.start_byte, node.start_byte, "__device__ "
+
+
+def _assembly(unit: Unit, plan: Plan) -> Iterator[tuple[int, int, str]]:
+    """Inline assembly with what a CPU runs in its place."""
+    kept = [(item.outer.start_byte, item.outer.end_byte) for item in plan.items]
+    for node in statements(unit.tree):
+        start, end = node.start_byte, node.end_byte
+        inside = any(first <= start < last for first, last in kept)
+        if inside:
+            code, text = host_code(unit.tree.of(node), unit.tree.line(node)), unit.text[start:end]
+            yield start, end, f"\n#ifdef MK_HOST\n{code}\n#else\n{text}\n#endif\n"
 
 
 def _closing(given: Sequence[Token], at: int) -> int:
@@ -269,6 +293,9 @@ def task_text(unit: Unit, plan: Plan) -> str:
     for header in headers:
         lines += ["#ifdef MK_HOST", f'#include "include/{header}"', "#else"]
         lines += [f"#include <{header}>", "#endif"]
+    section_text = user_section(unit, plan)
+    if "mk_ptx::" in section_text or "mk_fault(" in section_text:
+        lines += ["#ifdef MK_HOST", f'#include "{PTX}"', "#endif"]
     used = names("".join(unit.text_of(item) for item in plan.items)) | {
         name for macro in plan.macros for name in names(unit.macros[macro].text)
     }
@@ -284,7 +311,7 @@ def task_text(unit: Unit, plan: Plan) -> str:
         lines.append("#undef assert")
         defines.append(("assert(condition)", "((void)0)"))
     lines += [f"#define {name} {value}" for name, value in defines]
-    lines += ["", user_section(unit, plan)]
+    lines += ["", section_text]
     undefined = [name.split("(")[0] for name, _ in defines] + sorted(plan.macros)
     undefined += [array.name for array in plan.layout.arrays if not array.function]
     lines += [f"#undef {name}" for name in undefined]

@@ -167,9 +167,16 @@ class Scanned:
                       for u, all_of in ((unit, reached), (self.analysed, self.reached))
                       for i in [*all_of]]  # fmt: skip
             counts = (sum(shared[: len(reached)]), sum(shared[len(reached) :]))
-            if unit.broken(reached) is None and (
-                unit in (written_out, self.analysed)
-                or (counts[0] == counts[1] and self._guards_agree(*functions))
+            hidden = unit is self.unit and any(
+                re.search(r"\basm\b|__asm", self.unit.macros[macro].text) for macro in macros
+            )  # inline assembly in macros is found when they are written out
+            if (
+                not hidden
+                and unit.broken(reached) is None
+                and (
+                    unit in (written_out, self.analysed)
+                    or (counts[0] == counts[1] and self._guards_agree(*functions))
+                )
             ):
                 self.unit = unit
                 self.macros = frozenset(macros)

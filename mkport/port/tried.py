@@ -15,6 +15,7 @@ from mkport.port.finding import Finding
 from mkport.port.geometry import Geometry
 from mkport.port.original import NotBuilt, Original
 from mkport.port.outcome import asked_for, few, misfits, says_little
+from mkport.port.ptx import NOT_HERE
 from mkport.port.report import Step
 from mkport.port.written import Written
 
@@ -111,11 +112,15 @@ class Tried(Written):
         """Runs the original, and says what is to be said of it; None where it cannot be run."""
         unfilled = [n for n, mode in self.modes.items() if mode == "write"] if given else []
         try:
-            return check.run_first(
+            first = check.run_first(
                 self._original_for_host(), self.request.path, self.kernel, self._full_name(),
                 launch, arguments, unfilled, self.layout.dynamic, 4 if given else 3,
                 20.0 if given else 8.0,
             )  # fmt: skip
+            for finding in first[1]:
+                if found := re.search(rf"{NOT_HERE} at line (\d+)", finding.cause):
+                    raise NotBuilt(f"The kernel has {found[0]}.", int(found[1]))
+            return first
         except NotBuilt as refused:
             step.state = "skipped"
             step.say(f"{self._placed_text(str(refused))} Nothing was run.")

@@ -6,7 +6,7 @@ from pathlib import Path
 from mkport.declare import Op
 from mkport.files import write_text
 from mkport.port import compile as compiling
-from mkport.port import emit
+from mkport.port import emit, ptx
 from mkport.port.finding import Finding, RefusedPort
 from mkport.port.fitted import Fitted
 from mkport.port.includes import CUB_NAMES, DEVICE_PARTS
@@ -97,11 +97,13 @@ class Written(Fitted):
 
     def _original_for_host(self) -> str:
         kept = [f"#include <{name}>" for name in self.merged.system if name in emit.HEADERS]
-        lines = self.original.split("\n")
+        text, translated = ptx.translated(self.original)
+        kept += [f'#include "{ptx.HEADER}"'] if translated else []
+        lines = text.split("\n")
         if kept:
             lines[0] = lines[0] if lines[0].strip() else ""
             return "\n".join(kept) + "\n#line 1\n" + "\n".join(lines)
-        return self.original
+        return text
 
 
 def load_op(files: Mapping[str, str], out: Path | None, name: str) -> Op:

@@ -152,3 +152,11 @@ def test_an_address_that_may_be_another_counts_as_memory() -> None:
     assert noncoherent(base.format("add.s64 %rd2, %rd2, 4;"), module) == (0, 1)
     assert noncoherent(base.format("ld.param.u64 %rd2, [p];"), module) == (1, 0)
     assert noncoherent(base.format("selp.b64 %rd2, %rd1, %rd7, %p1;"), module) == (1, 0)
+
+
+@needs_compiler
+def test_unsigned_arrays_are_given_by_their_own_names(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text("__global__ void k(const unsigned* x, unsigned* y) { y[threadIdx.x] = ~*x; }\n")
+    report = ported(path, arguments=["x=u32[1]=7..7", "y=u32[32]"], compile=False)
+    assert report.ran, [str(f) for f in report.findings]

@@ -15,6 +15,11 @@ inline int __float_as_int(float x) { return mk_bits<int>(x); }
 inline unsigned __float_as_uint(float x) { return mk_bits<unsigned>(x); }
 inline double __longlong_as_double(long long x) { return mk_bits<double>(x); }
 inline long long __double_as_longlong(double x) { return mk_bits<long long>(x); }
+// An address in shared memory has 32 bits: the low ones of the pointer.
+inline size_t __cvta_generic_to_shared(const void* p) {
+  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p));
+}
+inline size_t __cvta_generic_to_global(const void* p) { return reinterpret_cast<size_t>(p); }
 inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
 inline double __fma_rn(double x, double y, double z) { return fma(x, y, z); }
 inline float __fadd_rn(float x, float y) { return x + y; }

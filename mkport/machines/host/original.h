@@ -51,6 +51,11 @@ void mko_wait_copies(int groups);
 
 #include "names.h"
 
+inline char* mk_shared() {  // somewhere in it: all of it is one thread's
+  static thread_local char here;
+  return &here;
+}
+
 inline uint3 mk_index3(int which) {
   const MkIndex3 i = mko_index(which);
   return {i.x, i.y, i.z};
