@@ -16,7 +16,8 @@ from mkport.errors import UserError
 LONG = 2000  # tokens of the long prompt
 ANSWER = 64  # tokens written by each stream of a crowd
 NEIGHBOURS = 7  # requests that run while a long prompt is read
-ALONE_S = 1.0  # that they run without it
+ALONE_S = 4.0  # that they run without it, before
+WRITTEN = 450  # tokens of each of them: enough for before, meanwhile, and a while after
 Data = dict[str, Any]
 
 
@@ -58,28 +59,28 @@ def follow_up(server: Server, seed: int) -> Data:
     }
 
 
-def beside_long(server: Server, seed: int, tokens: int = 200) -> Data:
-    """Running requests while a long prompt is read: their gaps between tokens before and during,
-    in seconds."""
+def beside_long(server: Server, seed: int, tokens: int = WRITTEN, alone_s: float = ALONE_S) -> Data:
+    """Running requests while a long prompt is read: their gaps between tokens meanwhile, and
+    before and after, while all of them run; in seconds."""
     draw = random.Random(f"beside {seed}")
     asks = [
         Ask(server.body([{"role": "user", "content": mixes.words(draw, 30)}], tokens))
         for _ in range(NEIGHBOURS)
     ]
     said = [{"role": "user", "content": mixes.words(draw, LONG)}]
-    asks.append(Ask(server.body(said, 4), ALONE_S, NEIGHBOURS, "long"))
+    asks.append(Ask(server.body(said, 4), alone_s, NEIGHBOURS, "long"))
     *neighbours, long = ask(server, asks)
-    settled = max(s.times[0] for s in neighbours)
-    before: list[float] = []
+    settled, over = max(s.times[0] for s in neighbours), min(s.times[-1] for s in neighbours)
+    idle: list[float] = []
     during: list[float] = []
     for sample in neighbours:
         for start, end in zip(sample.times, sample.times[1:], strict=False):
-            if settled <= start and end <= long.sent:
-                before.append(end - start)
-            elif end > long.sent and start < long.times[0]:
+            if end > long.sent and start < long.times[0]:
                 during.append(end - start)
+            elif settled <= start and end <= over and (end <= long.sent or start >= long.ended):
+                idle.append(end - start)
     return {
-        "before_s": before,
+        "idle_s": idle,
         "during_s": during,
         "long_first_s": long.first_token_s,
         "samples": [_row(s) for s in (*neighbours, long)],

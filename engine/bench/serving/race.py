@@ -8,6 +8,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from mkport.errors import UserError
 
 EXPERIMENTS = ("overhead", "crowd", "prefill", "follow-up", "beside-long", "load")
 BATCHES = (1, 8)
+TURNS = 4  # of the bare loop and the server in a round, at each batch
 PROMPT = 75  # tokens before the bare loop decodes: what a chat of `crowd` comes to
 AT_ONCE = 8  # closed loop
 RATES = (0.5, 1.0)  # open loop, requests a second
@@ -123,19 +125,33 @@ def _compare(
             report.crowd = {s.plan.name: {batch: [] for batch in BATCHES} for s in servers}
         for number in range(rounds if report.crowd else 0):
             for batch in BATCHES:
-                if child := children.get(batch):
-                    prompts = [list(prompt[:PROMPT])] * batch
-                    told = child.ask(what="decode", prompts=prompts, tokens=ANSWER)
-                    report.bare[batch].append(batch * ANSWER / told["seconds"])
-                for server in servers:
-                    seed = 1000 * number + batch
-                    report.crowd[server.plan.name][batch].append(
-                        experiments.crowd(server, batch, seed)
-                    )
+                child = children.get(batch)
+                for turn in range(TURNS if child else 1):
+                    served = partial(_ask, report, servers[0], batch, 1000 * number + 10 * turn)
+                    both = [served]
+                    if child:
+                        both.append(partial(_decode, report, child, batch, prompt))
+                    for measure in both[:: (-1) ** turn]:  # neither always comes first
+                        measure()
+                for server in servers[1:]:
+                    _ask(report, server, batch, 1000 * number)
             advance(1)
     finally:
         for child in children.values():
             child.close()
+
+
+def _ask(report: Report, server: Server, batch: int, seed: int) -> None:
+    """A crowd at a server."""
+    found = experiments.crowd(server, batch, seed + batch)
+    report.crowd[server.plan.name][batch].append(found)
+
+
+def _decode(report: Report, child: Child, batch: int, prompt: Sequence[int]) -> None:
+    """As many tokens of as many sequences by the bare loop."""
+    prompts = [list(prompt[:PROMPT])] * batch
+    told = child.ask(what="decode", prompts=prompts, tokens=ANSWER)
+    report.bare[batch].append(batch * ANSWER / told["seconds"])
 
 
 def _prefill(report: Report, directory: Path, prompt: Sequence[int], rounds: int) -> None:

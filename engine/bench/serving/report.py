@@ -23,10 +23,12 @@ def percentile(values: Iterable[float], share: float) -> float:
     return float(np.percentile(listed, share)) if listed else float("nan")
 
 
-def overhead(report: Report, batch: int) -> float:
-    """What the server adds to a bare decode step at this batch, by medians: 0.05 is 5 %."""
+def overheads(report: Report, batch: int) -> list[float]:
+    """What the server adds to a bare decode step at this batch, of each pair of runs that followed
+    each other [pairs]: 0.05 is 5 %."""
     ours = next(iter(report.crowd.values()))[batch]
-    return median(report.bare[batch]) / median(r["writing_tokens_per_second"] for r in ours) - 1
+    pairs = zip(report.bare[batch], ours, strict=True)
+    return [bare / run["writing_tokens_per_second"] - 1 for bare, run in pairs]
 
 
 def table(report: Report) -> str:
@@ -54,9 +56,18 @@ def _overhead(report: Report) -> list[str]:
     ]
     for batch, bare in report.bare.items():
         ours = [r["writing_tokens_per_second"] for r in next(iter(report.crowd.values()))[batch]]
-        added = 100 * overhead(report, batch)
-        lines.append(f"| batch {batch} | {_spread(bare)} | {_spread(ours)} | {added:.1f} % |")
-    return lines
+        added = [100 * share for share in overheads(report, batch)]
+        low, high = (percentile(added, share) for share in (25, 75))
+        lines.append(
+            f"| batch {batch} | {_spread(bare)} | {_spread(ours)} "
+            f"| {median(added):.1f} % ({low:.1f} to {high:.1f}) |"
+        )
+    return [
+        *lines,
+        "",
+        f"The server adds: the median of {len(added)} pairs of runs that followed each other, and "
+        "its quartiles.",
+    ]
 
 
 def _crowd(report: Report) -> list[str]:
@@ -102,20 +113,23 @@ def _follow_up(report: Report) -> list[str]:
 def _beside_long(report: Report) -> list[str]:
     if not report.beside_long:
         return []
-    before, during = _gaps(report, "before_s"), _gaps(report, "during_s")
+    idle, during = _gaps(report, "idle_s"), _gaps(report, "during_s")
     lines = [
         f"| gap between tokens of {NEIGHBOURS} running requests, ms | p50 | p99 |",
         "|---|---|---|",
     ]
-    for name, gaps in (("alone", before), (f"while {LONG} tokens are read", during)):
+    for name, gaps in (("alone", idle), (f"while {LONG} tokens are read", during)):
         lines.append(f"| {name} | {percentile(gaps, 50):.1f} | {percentile(gaps, 99):.1f} |")
-    ratio = percentile(during, 99) / percentile(before, 99)
+    ratios = [
+        percentile(row["during_s"], 99) / percentile(row["idle_s"], 99)
+        for row in report.beside_long
+    ]
     long = [r["long_first_s"] for r in report.beside_long]
     return [
         *lines,
         "",
-        f"p99 with the long prompt over p99 without: {ratio:.2f}. First token of the long prompt "
-        f"beside them: {_spread(long)} s.",
+        f"p99 with the long prompt over p99 without, round by round: {_spread(ratios, digits=2)}. "
+        f"First token of the long prompt beside them: {_spread(long)} s.",
     ]
 
 
@@ -150,9 +164,9 @@ def _gaps(report: Report, key: str) -> list[float]:
     return [1e3 * gap for row in report.beside_long for gap in row[key]]
 
 
-def _spread(values: Sequence[float], scale: float = 1.0) -> str:
+def _spread(values: Sequence[float], scale: float = 1.0, digits: int = 1) -> str:
     low, middle, high = (scale * f(values) for f in (min, median, max))
-    digits = 1 if high < 1000 else 0
+    digits = digits if high < 1000 else 0
     return f"{middle:.{digits}f} ({low:.{digits}f}-{high:.{digits}f})"
 
 
@@ -200,7 +214,7 @@ def _draw_crowd(report: Report, axes: Any) -> bool:
 def _draw_gaps(report: Report, axes: Any) -> bool:
     """How gaps between tokens are spread, alone and beside a long prompt."""
     for colour, key, name in (
-        (MUTED[3], "before_s", "alone"),
+        (MUTED[3], "idle_s", "alone"),
         (MUTED[2], "during_s", f"while {LONG} tokens are read"),
     ):
         if gaps := sorted(_gaps(report, key)):
