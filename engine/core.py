@@ -1,9 +1,10 @@
-"""The loop's one round: plan, run, commit; then each wanted row of logits becomes a token, its text
-and an event. It has no thread and no queue of its own: `loop` drives it.
+"""The loop's one round: plan, run, commit; then each wanted row's token becomes text and an event.
+It has no thread and no queue of its own: `loop` drives it.
 
-A runner that runs ahead has the next step under way before the host has looked at this one. A
-sequence whose next token the machine chooses takes part in it; one whose token takes the host sits
-it out; what it computed for a sequence that has ended meanwhile is dropped.
+The machine chooses every token. A runner that runs ahead has the next step under way before the
+host has looked at this one: a sequence that follows a grammar sits that out, since which tokens may
+come next only the host can tell; all others take part. What was computed for a sequence that has
+ended meanwhile is dropped.
 
 A mistake in one row (logits that are not finite, constraints that leave no token) ends that choice
 alone.
@@ -12,17 +13,15 @@ alone.
 import logging
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from itertools import count
 
-import numpy as np
-
 from mkport.engine.job import Choice, Flight, Job
-from mkport.engine.logprobs import prompt_logprobs, token_logprob
+from mkport.engine.logprobs import told
+from mkport.engine.ran import Ran
 from mkport.engine.request import Accepted, Event, Reason, Stats, TokenLogprob
 from mkport.engine.runner import Runner, StepFailed
-from mkport.engine.sampled import HOST, Draw
-from mkport.engine.sampling import NotFinite, RowError
+from mkport.engine.sampled import GREEDY, Draw
+from mkport.engine.sampling import NotFinite, NothingAllowed, RowError
 from mkport.engine.scheduler import Scheduler
 from mkport.engine.sequence import PENDING, Part, Plan, State
 from mkport.engine.sequence import Sequence as Tokens
@@ -95,30 +94,28 @@ class Core:
         plan = self.scheduler.plan(behind=bool(self._flights))
         if self._flights and not (plan.parts or plan.moves):
             return False
-        draws = self._draws(plan.parts)
+        draws, failed = self._draws(plan.parts)
         traced, self.wants_trace = self.wants_trace, False
         self._planned = plan
         began = time.perf_counter()
-        ran = self.runner.run(plan, [draw or HOST for draw in draws], traced)
+        ran = self.runner.run(plan, draws, traced)
         if traced:
             self.trace = self.runner.trace()
         self.scheduler.launch(plan)
         done = [part.sequence.remaining == 0 for part in plan.parts]
-        flight = Flight(plan, ran, draws, done, {}, began)
+        flight = Flight(plan, ran, failed, done, {}, began)
         self._flights.append(flight)
         if self.runner.ahead:
             self._go_on(flight)
         return True
 
     def _go_on(self, flight: Flight) -> None:
-        """Sequences that surely have a further token, chosen by the machine, need not wait."""
-        row = 0
+        """Sequences that surely have a further token, and no grammar, need not wait."""
         for part, done in zip(flight.plan.parts, flight.done, strict=True):
-            row += part.wanted
-            if not done or not part.wanted or flight.draws[row - 1] is None:
-                continue
             tokens = part.sequence
-            job, _ = self._choices[tokens]
+            job, choice = self._choices[tokens]
+            if not done or not part.wanted or choice.matcher is not None:
+                continue
             known = len(tokens.tokens)
             if known - tokens.prompt + 1 < job.sampling.max_tokens and (
                 known + 1 < self.runner.limits.context
@@ -165,17 +162,25 @@ class Core:
         self._flights.clear()
         self._wake()
 
-    def _draws(self, parts: Sequence[Part]) -> list[Draw | None]:
-        """How the token of each wanted row is chosen; None: by the host."""
-        draws: list[Draw | None] = []
+    def _draws(self, parts: Sequence[Part]) -> tuple[list[Draw], dict[Tokens, Exception]]:
+        """How the token of each wanted row is chosen, and whose cannot be."""
+        draws: list[Draw] = []
+        failed: dict[Tokens, Exception] = {}
         for part in parts:
-            if part.wanted:
-                job, choice = self._choices[part.sequence]
-                draws += [HOST] * (part.wanted - 1)
-                draw = choice.draw
-                looked = part.sequence.all_logits or job.sampling.logprobs is not None
-                draws.append(replace(draw, looked=True) if draw is not None and looked else draw)
-        return draws
+            job, choice = self._choices[part.sequence]
+            end = part.start + part.count
+            for known in range(end - part.wanted + 1, end + 1):
+                if known < len(job.prompt):  # the prompt goes on
+                    told = job.sampling.prompt_logprobs
+                    draws.append(Draw(told=told, given=job.prompt[known]))
+                    continue
+                try:
+                    mask = choice.matcher.mask() if choice.matcher else None
+                    draws.append(choice.sampler.draw(known - len(job.prompt), mask))
+                except Exception as error:  # it ends this choice alone, when its row is looked at
+                    failed[part.sequence] = error
+                    draws.append(GREEDY)
+        return draws, failed
 
     def _take(self, flight: Flight) -> list[Job]:
         """What a step's rows mean for each sequence that ran in it; the jobs that it began."""
@@ -195,7 +200,7 @@ class Core:
                 job.queued = False
                 begun.append(job)
             if tokens.all_logits and part.start < tokens.prompt:
-                self._take_prompt(job, part, flight.ran.logits[row - part.wanted : row])
+                self._take_prompt(job, part, flight.ran, row - part.wanted)
             if not done or tokens not in self._choices:
                 continue
             self._accept(job, choice)
@@ -232,18 +237,17 @@ class Core:
             self.prompt_tokens += tokens.prompt
             job.stream.accepted = Accepted(tokens.prompt, tokens.cached, tuple(job.prompt_logprobs))
 
-    def _take_prompt(self, job: Job, part: Part, logits: np.ndarray) -> None:
-        """The log probabilities of a part of the prompt: row i tells of the token after it."""
+    def _take_prompt(self, job: Job, part: Part, ran: Ran, row: int) -> None:
+        """The log probabilities of a part of the prompt: `row` and on tell of the tokens after."""
         if not job.prompt_logprobs:
             job.prompt_logprobs.append(None)
         last = min(part.start + part.count, part.sequence.prompt - 1)
-        follows = job.prompt[part.start + 1 : last + 1]
-        try:
-            job.prompt_logprobs += prompt_logprobs(
-                logits[: len(follows)], follows, job.sampling.prompt_logprobs or 0, part.start
-            )
-        except RowError as error:
-            self._end_all(job, "error", str(error))
+        top = job.sampling.prompt_logprobs or 0
+        for at, token in enumerate(job.prompt[part.start + 1 : last + 1], row):
+            if ran.choices[at] < 0:
+                self._end_all(job, "error", str(NotFinite(part.start + at - row)))
+                return
+            job.prompt_logprobs.append(told(token, ran.ids[at], ran.logprobs[at], top))
 
     def _sample(self, job: Job, choice: Choice, flight: Flight, part: Part, row: int) -> None:
         """A choice's next token, from its row; one that gives none ends the choice."""
@@ -252,7 +256,7 @@ class Core:
         try:
             token = self._chosen(choice, flight, row, position)
             if top is not None:
-                logprobs = (token_logprob(flight.ran.logits[row], token, top, position),)
+                logprobs = (told(token, flight.ran.ids[row], flight.ran.logprobs[row], top),)
             event = self._said(job, choice, token, logprobs)
         except RowError as error:
             self._end(job, choice, "error", str(error))
@@ -271,13 +275,12 @@ class Core:
         self._tell(job, event)
 
     def _chosen(self, choice: Choice, flight: Flight, row: int, position: int) -> int:
-        """The machine's choice where it was told how, else one from the logits. Raises RowError."""
-        if flight.draws[row] is None:
-            mask = choice.matcher.mask() if choice.matcher else None
-            return choice.sampler.choose(flight.ran.logits[row], mask, position)
+        """The machine's choice. Raises RowError, or whatever kept the row from being asked for."""
+        if choice.tokens in flight.failed:
+            raise flight.failed[choice.tokens]
         token = int(flight.ran.choices[row])
         if token < 0:
-            raise NotFinite(position)
+            raise NotFinite(position) if token == -1 else NothingAllowed(position)
         choice.sampler.accept(token)
         return token
 

@@ -1,7 +1,6 @@
 """Steps on a GPU that are queued before the host has the results of those before them: tokens go
-from step to step on the device, and choices and wanted logits come to the host meanwhile."""
+from step to step on the device, and choices and log probabilities come to the host meanwhile."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mkport.engine.ran import Ran
+from mkport.engine.target import rivals_of
 from mkport.machines.cuda.gpu import load
 from mkport.machines.cuda.machine import CudaMachine
 
@@ -20,7 +20,8 @@ SLOTS = 3  # one step's results are looked at, the next runs, another is being q
 class _Slot:
     said: Any  # CuPy int32 [1 + rows]
     host: np.ndarray  # int32 [1 + rows], pinned
-    logits: np.ndarray  # float32 [rows, vocabulary], pinned
+    ids: np.ndarray  # int32 [rows, rivals], pinned
+    logprobs: np.ndarray  # float32 [rows, 1 + rivals], pinned
     event: Any
 
 
@@ -34,23 +35,22 @@ class Queue:
         self._feed, self._settle = load(source, "feed"), load(source, "settle")
         self._tensors = tensors
         self._latest = cupy.zeros(sequences, np.int32)
-        rows, vocab = tensors["logits"].shape
+        rows, self._rivals = len(tensors["ids"]), rivals_of(tensors)
         self._slots = [
             _Slot(
                 cupy.zeros(1 + rows, np.int32),
                 pinned((1 + rows,), np.int32),
-                pinned((rows, vocab), np.float32),
+                pinned(tensors["ids"].shape, np.int32),
+                pinned(tensors["logprobs"].shape, np.float32),
                 cupy.cuda.Event(disable_timing=True),
             )
             for _ in range(SLOTS)
         ]
         self._queued = 0
 
-    def launch(
-        self, machine: CudaMachine, wanted: int, looked: Sequence[int], trace: bool, kept: bool
-    ) -> Ran:
-        """Queues a step whose inputs have been sent; of its `wanted` rows the logits of `looked`
-        [rows] are fetched too. With `trace` it waits for the step's end. Results that are not
+    def launch(self, machine: CudaMachine, wanted: int, told: bool, trace: bool, kept: bool) -> Ran:
+        """Queues a step whose inputs have been sent; what its `wanted` rows are `told` is fetched
+        too. With `trace` it waits for the step's end. Results that are not
         `kept` are taken before the next launch. Raises Stuck then; otherwise the results' `arrive`
         does."""
         import cupy
@@ -69,8 +69,10 @@ class Queue:
              self._latest, slot.said),
         )  # fmt: skip
         slot.said.get(out=slot.host, blocking=False)
-        for row in looked:
-            machine.tensors["logits"][row].get(out=slot.logits[row], blocking=False)
+        if told:
+            machine.tensors["ids"].get(out=slot.ids[: len(machine.tensors["ids"])], blocking=False)
+            fresh = machine.tensors["logprobs"]
+            fresh.get(out=slot.logprobs[: len(fresh)], blocking=False)
         slot.event.record(cupy.cuda.get_current_stream())
 
         def arrive() -> None:
@@ -78,7 +80,8 @@ class Queue:
             if slot.host[0]:
                 machine.check()
 
-        return Ran(slot.host[1 : 1 + wanted], lambda: slot.logits[:wanted], arrive)
+        ids, logprobs = slot.ids[:wanted, : self._rivals], slot.logprobs[:wanted]
+        return Ran(slot.host[1 : 1 + wanted], ids, logprobs[:, : 1 + self._rivals], arrive)
 
 
 def pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

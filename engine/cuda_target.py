@@ -3,7 +3,7 @@ host writes before a step goes there in one copy."""
 
 import importlib.util
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -125,12 +125,10 @@ class DeviceArrays:
                 self._sent[name][...] = table
                 self.tensors[name].set(table, stream=stream)  # returns once it is staged
 
-    def launch(
-        self, machine: CudaMachine, wanted: int, looked: Sequence[int], trace: bool, kept: bool
-    ) -> Ran:
-        """See `Arrays`: `looked` [rows]."""
+    def launch(self, machine: CudaMachine, wanted: int, told: bool, trace: bool, kept: bool) -> Ran:
+        """See `Arrays`."""
         self.push()
-        return self._queue.launch(machine, wanted, looked, trace, kept)
+        return self._queue.launch(machine, wanted, told, trace, kept)
 
     def read(self, array: Any) -> np.ndarray:
         """A copy, of the same shape."""

@@ -26,6 +26,7 @@ from mkport.engine.stream import EventStream
 from mkport.engine.text import OutputText
 from mkport.engine.tokenizer import Tokenizer
 from mkport.errors import UserError
+from mkport.kernels.sample_join.op import RIVALS
 from mkport.trace import Trace
 
 RETRY_S = 0.05  # between looks for room in the queue
@@ -264,6 +265,12 @@ class Engine:
                 f"{n} choices of {sampling.max_tokens} tokens are nothing to run: ask for at least "
                 "one choice, and no fewer than 0 tokens."
             )
+        for asked in (sampling.logprobs, sampling.prompt_logprobs):
+            if asked is not None and not 0 <= asked <= RIVALS:
+                raise UserError(
+                    f"Log probabilities of {asked} rivals of each token were asked for; ask for 0 "
+                    f"to {RIVALS}."
+                )
         room = self.context - min(sampling.max_tokens, 1)
         if len(ids) > room:
             raise UserError(

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from mkport.engine.grammar import Matcher
 from mkport.engine.ran import Ran
 from mkport.engine.request import Sampling, TokenLogprob
-from mkport.engine.sampled import GREEDY, Draw
 from mkport.engine.sampling import Sampler
 from mkport.engine.sequence import Plan
 from mkport.engine.sequence import Sequence as Tokens
@@ -24,16 +23,6 @@ class Choice:
     tokens: Tokens
     matcher: Matcher | None = None  # of its grammar, if it has one
 
-    @property
-    def draw(self) -> Draw | None:
-        """How the machine is to choose the next token; None when that takes more than it can."""
-        sampler = self.sampler
-        if self.matcher is not None or sampler.edits or sampler.truncates:
-            return None
-        if sampler.greedy:
-            return GREEDY
-        return Draw(sampler.sampling.temperature, sampler.seed, sampler.choice)
-
 
 @dataclass(frozen=True, eq=False)
 class Flight:
@@ -41,7 +30,7 @@ class Flight:
 
     plan: Plan
     ran: Ran
-    draws: list[Draw | None]  # of the wanted rows; None: the host chooses
+    failed: dict[Tokens, Exception]  # whose token could not be asked for
     done: list[bool]  # [parts] whether the last row of a part tells the sequence's next token
     pending: dict[Tokens, int]  # the place in a sequence that its token will have
     began: float = 0.0  # when it was launched, in seconds of `time.perf_counter`

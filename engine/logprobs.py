@@ -1,8 +1,8 @@
-"""Log probabilities of chosen tokens and their rivals, from the logits as the model gave them: no
-penalty, ban or temperature has touched them. How they are written for a client is the server's."""
+"""Log probabilities of chosen tokens and their rivals, by the logits as the model gave them: no
+penalty, ban or temperature has touched them. A machine tells them; `token_logprob` is the same in
+NumPy, which machines are held against. How they are written for a client is the server's."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,6 +11,13 @@ from mkport.engine.sampling import NotFinite
 from mkport.engine.truncation import greatest_k
 
 FLOOR = -9999.0  # stands for minus infinity, which JSON cannot hold
+
+
+def told(token: int, ids: np.ndarray, logprobs: np.ndarray, top: int) -> TokenLogprob:
+    """What a machine told of a row: `ids` [rivals] and `logprobs` [1 + rivals], the token's own
+    first; in nats, of the `top` likeliest."""
+    own, *others = (max(float(x), FLOOR) for x in logprobs[: 1 + top])
+    return TokenLogprob(token, own, tuple(zip(ids[:top].tolist(), others, strict=True)))
 
 
 def token_logprob(logits: np.ndarray, token: int, top: int, position: int) -> TokenLogprob:
@@ -35,15 +42,3 @@ def token_logprob(logits: np.ndarray, token: int, top: int, position: int) -> To
         likeliest = likeliest[np.argsort(-logits[likeliest], kind="stable")]
         rivals = [(int(i), of(i)) for i in likeliest]
     return TokenLogprob(token, of(token), tuple(rivals))
-
-
-def prompt_logprobs(
-    logits: np.ndarray, tokens: Sequence[int], top: int, first: int = 0
-) -> list[TokenLogprob]:
-    """The log probability of each prompt token given those before it, [rows].
-
-    `logits` is float32 [rows, vocab], `tokens` [rows]; row i is that of position `first` + i,
-    followed by `tokens[i]`. Raises NotFinite as `token_logprob` does.
-    """
-    rows = zip(logits, tokens, strict=True)
-    return [token_logprob(row, token, top, first + i) for i, (row, token) in enumerate(rows)]

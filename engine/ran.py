@@ -1,8 +1,7 @@
-"""What a step gives: choices and logits of its wanted rows, at once or later."""
+"""What a step gives: choices of its wanted rows and what was told of them, at once or later."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -14,14 +13,16 @@ def _nothing() -> None:
 @dataclass(eq=False)
 class Ran:
     """What a step gives for its wanted rows, in the order of the parts; the next step takes it
-    away, from a runner that runs ahead the one behind the next."""
+    away, from a runner that runs ahead the one behind the next. `ids` and `logprobs` mean something
+    for rows whose `Draw` asks to be told."""
 
-    choices: np.ndarray  # int32 [wanted], as asked for; -1 where logits are not finite
-    read: Callable[[], np.ndarray]
+    choices: np.ndarray  # int32 [wanted]; -1 where logits are not finite, -2: no token is allowed
+    ids: np.ndarray  # int32 [wanted, rivals]: the likeliest tokens, the likeliest first
+    logprobs: np.ndarray  # float32 [wanted, 1 + rivals]: the choice's and theirs
     arrive: Callable[[], object] = _nothing  # waits until it is there; may raise
 
-    @cached_property
-    def logits(self) -> np.ndarray:
-        """Float32 [wanted, vocabulary]: from a device they are fetched when they are looked at, and
-        from a runner that runs ahead only those are right whose `Draw` says that they are."""
-        return self.read()
+    @classmethod
+    def none(cls, wanted: int) -> "Ran":
+        """Of so many rows nothing yet."""
+        choices = np.full(wanted, -1, np.int32)
+        return cls(choices, np.full((wanted, 0), -1, np.int32), np.full((wanted, 1), np.nan))

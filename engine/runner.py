@@ -3,7 +3,7 @@
 `Runner` is all that the core knows of a machine; `StepRunner` is one over any target's machines.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -114,7 +114,7 @@ class StepRunner:
             ran = self._step(rows, trace)
         except Stuck as error:
             raise StepFailed(str(error)) from error
-        return Ran(ran.choices, ran.read, lambda: _arrived(ran))
+        return replace(ran, arrive=lambda: _arrived(ran))
 
     def _rows(self, parts: Sequence[Part], draws: Sequence[Draw]) -> list[_Row]:
         """Runs what goes to PyTorch of the parts; the rest is for the machines."""
@@ -146,7 +146,7 @@ class StepRunner:
             ran = self._one(rows, trace, kept=False)
             if any(row.draw is not None for row in rows):
                 ran.arrive()
-                found.append(Ran(ran.choices.copy(), _kept(ran.logits.copy())))
+                found.append(Ran(ran.choices.copy(), ran.ids.copy(), ran.logprobs.copy()))
         return _joined([*found, self._one(batches[-1], trace)])
 
     def _one(self, rows: Sequence[_Row], trace: bool, kept: bool = True) -> Ran:
@@ -156,11 +156,7 @@ class StepRunner:
         machine = self.steps.machine_for(len(rows), len(wanted))
         assert machine is not None, "the scheduler plans steps that fit"
         places, tokens = [row.place for row in rows], [row.token for row in rows]
-        count = len(wanted)
-        if self.ahead:
-            return self.steps.launch(machine, places, tokens, wanted, draws, trace, kept)
-        self.steps.step(machine, places, tokens, wanted, trace, draws)
-        return Ran(self.steps.choices(count), lambda: self.steps.logits(count))
+        return self.steps.launch(machine, places, tokens, wanted, draws, trace, kept)
 
     def trace(self) -> Trace:
         """See `Runner`."""
@@ -217,23 +213,17 @@ def _joined(parts: Sequence[Ran]) -> Ran:
     """The results of several steps as those of one; only the last may not have arrived."""
     if len(parts) == 1:
         return parts[0]
-    lasts = parts[-1:]
-    size = sum(len(part.choices) for part in parts)
-    choices = np.full(size, -1, np.int32)
-    logits = [part for part in parts if len(part.choices)]
+    if not parts:
+        return Ran.none(0)
+    names = ("choices", "ids", "logprobs")
+    arrays = [np.concatenate([getattr(part, name) for part in parts]) for name in names]
 
     def arrive() -> None:
-        for last in lasts:
-            last.arrive()
-        if logits:
-            np.concatenate([part.choices for part in logits], out=choices)
+        parts[-1].arrive()
+        for name, array in zip(names, arrays, strict=True):
+            np.concatenate([getattr(part, name) for part in parts], out=array)
 
-    ran = Ran(choices, lambda: np.concatenate([part.logits for part in logits]), arrive)
-    return ran
-
-
-def _kept(logits: np.ndarray) -> Callable[[], np.ndarray]:
-    return lambda: logits
+    return Ran(arrays[0], arrays[1], arrays[2], arrive)
 
 
 def _caches_of(nodes: Sequence, table: str) -> set[str]:

@@ -1,4 +1,6 @@
-"""How a row of logits becomes a token, every field of a request's sampling, in this order:
+"""How a row of logits becomes a token, every field of a request's sampling. A machine does it, by
+what `Sampler.draw` says of each row; `Sampler.choose` is the same in NumPy, row by row, which
+machines are held against. In this order:
 
 1. repetition penalty (prompt and output), frequency and presence penalty (output), logit_bias;
 2. tokens that would end the output too early are taken out (min_tokens), then those that the
@@ -13,11 +15,13 @@ leave in `truncation`, when to stop in `text` and the core."""
 import math
 import secrets
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from mkport.engine import noise
 from mkport.engine.request import Sampling
+from mkport.engine.sampled import END, GREEDY, PROMPT, Draw
 from mkport.engine.truncation import survivors
 
 FEW = 16  # up to this part of a vocabulary, noise is drawn one by one
@@ -98,8 +102,9 @@ class Sampler:
         self._biases = np.array(list(sampling.logit_bias.values()), np.float32)
         self._repeats = sampling.repetition_penalty != 1.0
         self._counts = bool(sampling.frequency_penalty or sampling.presence_penalty)
-        self._all = _Tally(prompt if self._repeats else ())
+        self._prompt = np.unique(np.array(prompt if self._repeats else (), np.int64))
         self._output = _Tally()
+        self._draws: dict[bool, Draw] = {}
 
     @property
     def greedy(self) -> bool:
@@ -132,10 +137,53 @@ class Sampler:
     def accept(self, token: int) -> None:
         """Counts a token that was chosen elsewhere (on a device); `choose` counts its own."""
         self.produced += 1
-        if self._repeats:
-            self._all.add(token)
-        if self._counts:
+        if self._repeats or self._counts:
             self._output.add(token)
+
+    def draw(self, produced: int, mask: np.ndarray | None = None) -> Draw:
+        """How a machine chooses the token after `produced` of them; `mask` int32 [words] is as for
+        `choose`."""
+        early = len(self._ends) > 0 and produced < self.sampling.min_tokens
+        if early and mask is not None:
+            early = _allows_others(mask, self._ends)
+        if early not in self._draws:
+            self._draws[early] = self._drawn(early)
+        draw = self._draws[early]
+        return draw if mask is None else replace(draw, mask=mask)
+
+    def _drawn(self, early: bool) -> Draw:
+        s, biased = self.sampling, len(self._bias_ids) > 0
+        edits = self._repeats or self._counts or biased or early
+        drawn = {"temperature": s.temperature, "seed": self.seed, "choice": self.choice}
+        drawn |= {"top_k": s.top_k, "top_p": s.top_p, "min_p": s.min_p}
+        if self.greedy:
+            if not edits and s.logprobs is None:
+                return GREEDY
+            drawn = {}
+        return Draw(
+            **drawn,  # type: ignore[arg-type]
+            repetition=s.repetition_penalty,
+            frequency=s.frequency_penalty,
+            presence=s.presence_penalty,
+            biased=biased,
+            early=early,
+            told=s.logprobs,
+            tables=self if edits else None,
+        )
+
+    def tally(self) -> tuple[np.ndarray, np.ndarray]:
+        """What is known of the tokens in prompt and output, and of those that end it: ids int64
+        [some], and int32 [some], as the op `sample` takes it."""
+        ids = np.unique(np.concatenate((self._prompt, self._output.ids, self._ends)))
+        known = np.zeros(len(ids), np.int32)
+        known[np.searchsorted(ids, self._output.ids)] += self._output.counts.astype(np.int32)
+        known[np.searchsorted(ids, self._prompt)] += PROMPT
+        known[np.searchsorted(ids, self._ends)] += END
+        return ids, known
+
+    def bias(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ids int64 [some] and what is added to their logits, float32 [some]."""
+        return self._bias_ids, self._biases
 
     def _edited(self, logits: np.ndarray, mask: np.ndarray | None, position: int) -> np.ndarray:
         """The row after penalties, bias and bans; the row itself when none applies."""
@@ -145,7 +193,8 @@ class Sampler:
             raise NotFinite(position)
         row, s = logits.copy(), self.sampling
         if self._repeats:
-            seen, penalty = self._all.ids, np.float32(s.repetition_penalty)
+            seen = np.union1d(self._prompt, self._output.ids)
+            penalty = np.float32(s.repetition_penalty)
             row[seen] = np.where(row[seen] > 0, row[seen] / penalty, row[seen] * penalty)
         if self._counts:
             counts = self._output.counts * np.float32(s.frequency_penalty)
@@ -218,6 +267,13 @@ def checked_greatest(row: np.ndarray, index: int, position: int) -> int:
     if math.isfinite(value):
         return index
     raise NothingAllowed(position) if value == -np.inf else NotFinite(position)
+
+
+def _allows_others(mask: np.ndarray, ids: np.ndarray) -> bool:
+    """Whether a mask int32 [words] allows any token but `ids` [some]."""
+    others, here = mask.view(np.uint32).copy(), ids[ids < 32 * mask.size]
+    np.bitwise_and.at(others, here // 32, ~(np.uint32(1) << (here % 32).astype(np.uint32)))
+    return bool(others.any())
 
 
 def _bits(mask: np.ndarray, vocab: int) -> np.ndarray:

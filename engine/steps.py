@@ -17,6 +17,7 @@ from mkport.declare import TensorSpec
 from mkport.engine.load import LoadedModel
 from mkport.engine.ran import Ran
 from mkport.engine.sampled import GREEDY, Draw, words_of
+from mkport.engine.sampling_tables import SamplingTables
 from mkport.engine.target import CPU, Machine, Target
 from mkport.models.sampled import sampled
 from mkport.models.step import StepShape
@@ -62,6 +63,7 @@ class Steps:
                 largest[spec.name] = spec
         self._arrays = target.place(model, largest, shapes[0].context)
         self.tables = self._arrays.tables
+        self._sampling = SamplingTables(self._arrays.write, largest)
         self.machines = [
             target.machine(planned.program, planned.schedule, self._views(table))
             for planned, table in zip(self.planned, tables, strict=True)
@@ -127,13 +129,12 @@ class Steps:
         results arrive later, so that the next step can be under way before.
 
         A token below 0 is the one that its row of the page tables chose last. The results are gone
-        when the step behind the next is launched, or the next if they are not `kept`; logits are
-        there where `draws` says that they are looked at.
+        when the step behind the next is launched, or the next if they are not `kept`.
         """
         self._fill(places, tokens, wanted, draws)
         self.last = machine
-        looked = [row for row, draw in enumerate(draws) if draw.looked]
-        return self._arrays.launch(machine, len(wanted), looked, trace, kept)
+        told = any(draw.told is not None for draw in draws)
+        return self._arrays.launch(machine, len(wanted), told, trace, kept)
 
     def choices(self, rows: int) -> np.ndarray:
         """The last step's choices of its first wanted rows, int32 [rows]."""
@@ -194,6 +195,9 @@ class Steps:
         inputs["tokens"][: len(tokens)] = tokens
         inputs["logit_rows"][: len(wanted)] = wanted
         inputs["sampling"][: len(wanted)] = words_of(draws or [GREEDY] * len(wanted))
+        for row, draw in zip(wanted, draws, strict=False):
+            if draw.tables is not None or draw.mask is not None:
+                self._sampling.fill(places[row][0], draw)
 
     def _views(self, specs: dict[str, TensorSpec]) -> dict[str, Any]:
         """A machine's tensors: each the beginning of the largest machine's."""

@@ -2,7 +2,7 @@
 lie. What is done with them is the same everywhere; the GPU's target stands in `cuda_target`."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -72,13 +72,9 @@ class Arrays(Protocol):
         """Sends inputs and page tables to the machine."""
         ...
 
-    def launch(
-        self, machine: Any, wanted: int, looked: Sequence[int], trace: bool, kept: bool
-    ) -> Ran:
-        """Sends the inputs and runs a step, whose results arrive later; see `Steps.launch`.
-
-        Of its `wanted` rows the logits of `looked` [rows] are fetched too.
-        """
+    def launch(self, machine: Any, wanted: int, told: bool, trace: bool, kept: bool) -> Ran:
+        """Sends the inputs and runs a step of so many `wanted` rows, whose results arrive later;
+        see `Steps.launch`. `told`: some of them are told of log probabilities."""
         ...
 
     def read(self, array: Any) -> np.ndarray:
@@ -153,21 +149,17 @@ class HostArrays:
     def push(self) -> None:
         """They are there."""
 
-    def launch(
-        self, machine: Machine, wanted: int, looked: Sequence[int], trace: bool, kept: bool
-    ) -> Ran:
-        """See `Arrays`: the step runs at once, so the results are copies; `looked` [rows]."""
-        count, tokens = int(self.inputs["count"][0]), self.inputs["tokens"]
-        rows = self.inputs["rows"][:, 0]
-        for i in range(count):
-            if tokens[i] < 0:
-                tokens[i] = self._latest[rows[i]]
+    def launch(self, machine: Machine, wanted: int, told: bool, trace: bool, kept: bool) -> Ran:
+        """See `Arrays`: the step runs at once, so the results are copies."""
+        tokens = self.inputs["tokens"][: int(self.inputs["count"][0])]
+        rows, pending = self.inputs["rows"][:, 0], np.flatnonzero(tokens < 0)
+        tokens[pending] = self._latest[rows[pending]]
         machine.step(trace)
-        choices = machine.tensors["next"][:wanted].copy()
+        found = machine.tensors
+        choices, rivals = found["next"][:wanted].copy(), rivals_of(found)
         self._latest[rows[self.inputs["logit_rows"][:wanted]]] = np.maximum(choices, 0)
-        logits = {row: machine.tensors["logits"][row].copy() for row in looked}
-        vocab = machine.tensors["logits"].shape[1]
-        return Ran(choices, lambda: _rows(logits, (wanted, vocab)))
+        ids, logprobs = found["ids"][:wanted, :rivals], found["logprobs"][:wanted, : 1 + rivals]
+        return Ran(choices, ids.copy(), logprobs.copy())
 
     def read(self, array: np.ndarray) -> np.ndarray:
         """The array itself, of any shape."""
@@ -194,12 +186,9 @@ def with_spare(spec: TensorSpec) -> tuple[int, ...]:
     return (first + (spec.kind == "state"), *others)
 
 
-def _rows(logits: Mapping[int, np.ndarray], shape: tuple[int, int]) -> np.ndarray:
-    """Rows of logits, NaN where there is none: float32 of this shape."""
-    found = np.full(shape, np.nan, np.float32)
-    for row, values in logits.items():
-        found[row] = values
-    return found
+def rivals_of(tensors: Mapping[str, Any]) -> int:
+    """How many tokens a row can be told of beside its own."""
+    return min(tensors["ids"].shape[1], tensors["logits"].shape[1])
 
 
 def fixed_table(model: LoadedModel, spec: TensorSpec, context: int) -> np.ndarray | None:

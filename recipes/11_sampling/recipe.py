@@ -110,12 +110,17 @@ print("log probability of token 0:", round(token_logprob(logits, 0, 2, 10).logpr
 """
 ## In the kernel
 
-Most requests ask for temperature and seed and nothing else. For these the machine draws by
-itself: the op `sample` races blocks of the vocabulary with the same noise, and `sample_join`
-takes the best of the blocks. The host receives one integer for each row, and the next step can
-begin at once. The op is held to the oracle like any other, and it draws what the host's sampler
-draws. Filters, penalties and grammars need the whole row, so for requests with any of them the
-host chooses.
+What you have seen so far is the definition, in NumPy. A server does all of it in the step itself:
+the op `sample` changes blocks of a row as the request says and races them with the same noise,
+and `sample_join` takes the best of the blocks. The host receives one integer for each row, and
+the next step can begin at once.
+
+Filters seem to need the whole row, sorted. They do not. The winner of the race over *all* tokens
+is nearly always among those that the filters leave, and to know whether it is, one only has to
+count and weigh the tokens that are larger: few, if the winner is any good. If it falls through,
+the race goes on among the larger ones. Weights are whole numbers, so their sums have no order.
+Both ops are held to the oracle like any other. Only a grammar keeps its row waiting: which tokens
+may come next the host has to tell.
 """
 
 # %% [markdown] tab="CPU"
@@ -232,7 +237,8 @@ three prompts are all that is needed to report it: there is no state to lose.
 - `engine/noise.py`: the noise, defined once for every machine.
 - `engine/truncation.py`: top-k, min-p and top-p without sorting everything.
 - `engine/logprobs.py`: log probabilities as the model gave them.
-- `engine/sampled.py`: the step that draws its tokens itself.
+- `engine/sampled.py`: what a row tells the step of its draw.
+- `engine/sampling_tables.py`: penalties, biases and masks where the step reads them.
 - `engine/text.py`: text that is final; stop strings.
 - `engine/grammar.py`: grammars as masks over tokens.
 """

@@ -47,6 +47,14 @@ def continued(prompt: list[int], tokens: int) -> list[int]:
     return out
 
 
+def told_of(draws: Of[Draw]) -> tuple[np.ndarray, np.ndarray]:
+    """What rows are told that ask for it: one rival, and that all tokens are equally likely."""
+    asked = np.array([draw.told is not None for draw in draws], bool)
+    ids = np.where(asked, 0, -7).astype(np.int32)[:, None]
+    own = np.where(asked, -np.log(VOCAB), np.nan).astype(np.float32)[:, None]
+    return ids, np.concatenate((own, own), axis=1)
+
+
 class OracleRunner:
     """Memory of canaries, [pool][page, slot], and page tables like a machine's."""
 
@@ -81,16 +89,14 @@ class OracleRunner:
         assert len(states) <= self.limits.sequences + self.limits.prompt_logits
         assert len(states) == len(draws)
         chosen = np.array([next_token(state) for state in states], np.int32)
-        logits = np.zeros((len(states), VOCAB), np.float32)
-        logits[np.arange(len(states)), chosen] = 1.0
-        return self.ran(plan, chosen, logits, draws)
+        return self.ran(plan, chosen, draws)
 
     def fill(self, plan: Plan) -> None:
         """Puts in what the host does not know yet: here it knows everything."""
 
-    def ran(self, plan: Plan, chosen: np.ndarray, logits: np.ndarray, draws: Of[Draw]) -> Ran:
+    def ran(self, plan: Plan, chosen: np.ndarray, draws: Of[Draw]) -> Ran:
         """The results, at once."""
-        return Ran(chosen, lambda: logits)
+        return Ran(chosen, *told_of(draws))
 
     def trace(self) -> Trace:
         """There is none."""
@@ -178,8 +184,8 @@ class LateRunner(OracleRunner):
         tokens = part.sequence.tokens[: part.start + part.count]
         return [*tokens[:-1], self._fed[part.sequence]] if part.sequence in self._fed else tokens
 
-    def ran(self, plan: Plan, chosen: np.ndarray, logits: np.ndarray, draws: Of[Draw]) -> Ran:
-        """The results, later; logits that the host said it does not look at are nothing."""
+    def ran(self, plan: Plan, chosen: np.ndarray, draws: Of[Draw]) -> Ran:
+        """The results, later."""
         assert len(self.waiting) <= self.ahead, "a result that was not taken is overwritten"
         row = 0
         for part in plan.parts:
@@ -187,9 +193,6 @@ class LateRunner(OracleRunner):
             if part.wanted:
                 self._last[part.sequence] = int(chosen[row - 1])
         shown = np.full_like(chosen, -7)
-        for row, draw in enumerate(draws):
-            if not draw.looked:
-                logits[row] = np.nan
         self.waiting.append(shown)
 
         def arrive() -> None:
@@ -197,4 +200,4 @@ class LateRunner(OracleRunner):
             del self.waiting[0]
             shown[...] = chosen
 
-        return Ran(shown, lambda: logits, arrive)
+        return Ran(shown, *told_of(draws), arrive)

@@ -7,18 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mkport.engine import build as build_module
 from mkport.engine.engine import Engine, Output, collect
 from mkport.engine.load import LoadedModel, load
-from mkport.engine.loop import Loop
 from mkport.engine.request import Grammar, Sampling
 from mkport.engine.sequence import PENDING
 from mkport.engine.steps import Steps
 from mkport.engine.synth import synthesise
-from mkport.engine.target import CPU, Target
+from mkport.engine.target import CPU, HostArrays, Target
 from mkport.machines.cpu.machine import Stuck
 from tests.engine.apart_build import Late
 from tests.engine.checkpoints import one_program
@@ -152,21 +150,38 @@ def test_a_step_that_fails_later_ends_those_in_it_and_behind_it(
         assert collect(engine.submit(ids, sampling)) == [wanted]
 
 
-def test_logits_are_fetched_where_they_are_looked_at(model: LoadedModel) -> None:
-    """What a runner that runs ahead is told: the rows whose logits the host needs."""
+def test_log_probabilities_come_where_they_are_asked_for(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    launch = HostArrays.launch
+
+    def watched(self: HostArrays, machine: Any, wanted: int, told: bool, *more: Any) -> Any:
+        seen.append(told)
+        return launch(self, machine, wanted, told, *more)
+
+    monkeypatch.setattr(HostArrays, "launch", watched)
     with serving(model, Late()) as engine:
-        seen: list[list[bool]] = []
-        assert isinstance(engine._loop, Loop)
-        run = engine._loop.core.runner.run
-
-        def watched(plan: Any, draws: Any, trace: bool = False) -> Any:
-            seen.append([draw.looked for draw in draws])
-            return run(plan, draws, trace)
-
-        engine._loop.core.runner.run = watched  # type: ignore[method-assign]
         engine.generate([1, 2], 3, temperature=0.0)
-        assert not any(map(any, seen))
+        assert seen and not any(seen)
         seen.clear()
         engine.generate([1, 2], 3, temperature=0.0, logprobs=0)
-        assert all(all(row) for row in seen if row)
-        assert np.sum([len(row) for row in seen]) >= 3
+        assert len(seen) >= 3 and all(seen)
+
+
+def test_only_what_follows_a_grammar_sits_a_step_out(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed: list[int] = []
+    fill = Steps._fill
+
+    def watched(steps: Steps, places: Any, tokens: Any, *more: Any) -> None:
+        fed.append(sum(token == PENDING for token in tokens))
+        fill(steps, places, tokens, *more)
+
+    monkeypatch.setattr(Steps, "_fill", watched)
+    with serving(model, Late()) as engine:
+        for name, fields in KINDS.items():
+            fed.clear()
+            out = engine.generate([7, 8], 12, **({"ignore_eos": name != "grammar"} | fields))
+            assert sum(fed) == (0 if name == "grammar" else len(out.ids) - 1 + (len(out.ids) < 12))

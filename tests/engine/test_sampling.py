@@ -2,7 +2,6 @@
 not depend on its batch mates; a bad row fails alone."""
 
 import math
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mkport.engine import noise
-from mkport.engine.logprobs import FLOOR, prompt_logprobs, token_logprob
+from mkport.engine.logprobs import FLOOR, token_logprob
 from mkport.engine.request import Sampling
 from mkport.engine.sampling import (
     NotFinite,
@@ -282,23 +281,5 @@ def test_log_probabilities_are_those_of_the_raw_row() -> None:
         token_logprob(logits, 4, 0, 0).logprob == FLOOR and token_logprob(logits, 4, 0, 0).top == ()
     )
     assert len(token_logprob(logits, 0, 20, 0).top) == 5
-    rows = np.stack([logits, logits + 1000])
-    assert [t.id for t in prompt_logprobs(rows, [3, 0], 1)] == [3, 0]
     with pytest.raises(NotFinite, match="position 8"):
-        prompt_logprobs(np.stack([logits, row([math.nan] * 5)]), [0, 1], 0, first=7)
-
-
-@pytest.mark.parametrize(
-    ("fields", "limit_ms"), [({"temperature": 0.0}, 1), ({"top_p": 0.9}, 10), ({}, 10)], ids=str
-)
-def test_eight_rows_of_a_real_vocabulary_take_little_time(
-    fields: dict[str, Any], limit_ms: float
-) -> None:
-    logits = np.random.default_rng(0).normal(0, 3, (8, 49152)).astype(np.float32)
-    samplers = [Sampler(replace(PLAIN, **fields), seed=i) for i in range(8)]
-    times = []
-    for position in range(12):
-        started = time.thread_time()
-        choose_all(samplers, logits, [None] * 8, [position] * 8)
-        times.append(time.thread_time() - started)
-    assert min(times) * 1e3 < limit_ms
+        token_logprob(row([math.nan] * 5), 1, 0, 8)

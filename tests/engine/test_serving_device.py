@@ -1,6 +1,7 @@
 """The engine over the CUDA source, in the host build and on a GPU: shared pages, copies of pages,
 pages in host memory and back, and the tokens of the CPU machine."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from mkport.engine.load import load
 from mkport.engine.request import Sampling
 from mkport.engine.synth import synthesise
 from tests.engine.checkpoints import one_program, prompts_of
+from tests.engine.test_chosen import FIELDS, TEXT, same, sampling_of
 from tests.engine.test_decoder_device import on  # noqa: F401
 
 TOKENS, PAGE = 28, 16
@@ -55,3 +57,17 @@ def test_prompts_by_pytorch_in_float32(tmp_path: Path, family: str) -> None:
             streams = [engine.submit(ids, sampling) for ids in prompts]
             found.append([collect(stream)[0].ids for stream in streams])
     assert found[0] == found[1]
+
+
+def test_every_field_is_what_the_cpu_makes_of_it(tmp_path: Path, on: str) -> None:  # noqa: F811
+    synthesise("cohere2", "tiny", tmp_path / "model", "f32", seed=2)
+    model = load(str(tmp_path / "model"))
+    sizes = {"max_model_len": 64, "page": PAGE, "max_batch": 4}
+    asked = [replace(sampling_of(name), max_tokens=10) for name in FIELDS]
+    with one_program(), Engine(model, workers=2, **sizes) as engine:  # type: ignore[arg-type]
+        expected = [collect(engine.submit(TEXT, sampling))[0] for sampling in asked]
+    sizes["own_process"] = False  # type: ignore[assignment]
+    with Engine(model, machine=on, **sizes) as engine:  # type: ignore[arg-type]
+        streams = [engine.submit(TEXT, sampling) for sampling in asked]
+        for stream, out in zip(streams, expected, strict=True):
+            same(collect(stream)[0], (out.ids, out.logprobs or []))
