@@ -20,6 +20,7 @@ import numpy as np
 import mkport
 from mkport.engine.bench.decode import commit
 from mkport.engine.bench.gpu_contestants import (
+    SEPARATE_ROWS,
     Clock,
     Separate,
     TooLong,
@@ -135,7 +136,9 @@ def _one(
     cupy.get_default_memory_pool().free_all_blocks()  # what drawing the weights took
     free, total = cupy.cuda.runtime.memGetInfo()  # before the others take any
     contestants: dict[str, Any] = {OURS: machine.launch}
-    if SEPARATE in against:
+    if SEPARATE in against and batch > SEPARATE_ROWS:
+        verdicts[SEPARATE] = {"absent": f"they take {SEPARATE_ROWS} rows"}
+    elif SEPARATE in against:
         say(f"batch {batch}: {SEPARATE}")
         apart = Separate(graph, machine.tensors, batch)
         machine.poison()

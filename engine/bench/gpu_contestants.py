@@ -71,6 +71,9 @@ def build_ahead(ops: Iterable[Op]) -> list[Future[Any]]:
     return futures
 
 
+SEPARATE_ROWS = 8  # that the standalone products take
+
+
 class Separate:
     """A step graph's nodes as their standalone kernels, a launch or two each, in one CUDA graph.
 

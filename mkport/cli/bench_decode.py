@@ -31,7 +31,8 @@ def command(
     ] = None,
     machine: Annotated[str, typer.Option("--machine", metavar="cuda")] = "cuda",
     batch: Annotated[
-        list[int] | None, typer.Option("--batch", min=1, max=8, help="May be given several times.")
+        list[int] | None,
+        typer.Option("--batch", min=1, max=64, help="May be given several times."),
     ] = None,
     context: Annotated[int, typer.Option("--context", min=1, help="Positions read so far.")] = 8192,
     against: Annotated[
