@@ -14,7 +14,9 @@ from mkport.engine.server.errors import ApiError, invalid
 
 MAX_MESSAGES = 10_000
 MAX_TOOLS = 512
-TEXT_PARTS = ("text", "input_text", "output_text")
+TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text"}  # each its field
+OWN_PARTS = TEXT_PARTS | {"refusal": "refusal"}  # of an assistant's
+THOUGHT = "thinking"  # the type of a part of an assistant's that is not said, and its field
 # What a request may not hand to a template: these are the server's own to say.
 RESERVED = ("messages", "tools", "documents", "add_generation_prompt", "source")
 
@@ -92,8 +94,15 @@ def _message(message: Mapping[str, Any], place: str) -> dict[str, Any]:
     elif isinstance(content, str):
         text = content
     elif isinstance(content, list):
-        parts = (_part(part, f"{place}.content[{i}]") for i, part in enumerate(content))
-        text = "\n".join(parts)
+        own = role == "assistant"
+        thought = [own and isinstance(p, Mapping) and p.get("type") == THOUGHT for p in content]
+        parts = [
+            _part(part, f"{place}.content[{i}]", own, thought[i]) for i, part in enumerate(content)
+        ]
+        text = "\n".join(p for p, silent in zip(parts, thought, strict=True) if not silent)
+        if any(thought) and message.get("reasoning_content") is None:
+            said = (p for p, silent in zip(parts, thought, strict=True) if silent)
+            message = {**message, "reasoning_content": "\n".join(said)}
     else:
         raise invalid(f"{place}.content must be text or a list of parts.", f"{place}.content")
     for field in ("name", "tool_call_id", "reasoning_content", "refusal"):
@@ -109,19 +118,21 @@ def _message(message: Mapping[str, Any], place: str) -> dict[str, Any]:
     return {**plain, "content": text}
 
 
-def _part(part: Any, place: str) -> str:
+def _part(part: Any, place: str, own: bool, thought: bool) -> str:
+    """The text of a part, `own` if an assistant's, which may also be a thought."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(part, Mapping) or not isinstance(kind, str):
         raise invalid(f"{place} must be an object with a type.", place)
-    if kind not in TEXT_PARTS:
+    fields = {THOUGHT: THOUGHT} if thought else OWN_PARTS if own else TEXT_PARTS
+    if kind not in fields:
         raise invalid(
             f"{place} is of type {kind[:40]!r}: this server reads text only, no images, sound or "
             "files. Send parts of type text.",
             place,
         )
-    text = part.get("text")
+    text = part.get(fields[kind])
     if not isinstance(text, str):
-        raise invalid(f"{place}.text must be text.", f"{place}.text")
+        raise invalid(f"{place}.{fields[kind]} must be text.", f"{place}.{fields[kind]}")
     return text
 
 

@@ -58,8 +58,8 @@ class Service:
         return await loop.run_in_executor(self._pool, partial(work, *args, **kwargs))
 
     def check_model(self, name: str | None) -> None:
-        """Raises ApiError 404 for a model that is not served; None means the one there is."""
-        if name is not None and name != self.engine.name:
+        """Raises ApiError 404 for a model that is not served; None or "" is the one there is."""
+        if name and name != self.engine.name:
             raise ApiError(
                 404,
                 f"The model {name[:200]!r} does not exist here; {self.engine.name!r} does.",

@@ -6,6 +6,7 @@ from typing import Any
 import openai
 import pytest
 
+from mkport.engine.server.conversation import messages
 from tests.serve.live import Live, until
 from tests.serve.scripted import Asked, Fail
 
@@ -192,6 +193,25 @@ def test_content_in_parts_and_null(live: Live) -> None:
     shown = live.engine.tokenizer.decode(live.engine.submitted[0][0], skip_special=False)
     assert "<|im_start|>system\none\ntwo<|im_end|>" in shown
     assert "<|im_start|>critic\nodd roles" in shown and shown.endswith("assistant\n")
+
+
+def test_what_an_assistant_thought_and_refused_may_be_in_parts(live: Live) -> None:
+    """As clients replay it; nobody else has such parts."""
+    thought, refused = {"type": "thinking", "thinking": "hm"}, {"type": "refusal", "refusal": "No."}
+    history = [
+        *HI,
+        {"role": "assistant", "content": [thought, {"type": "text", "text": "Well:"}, refused]},
+        *HI,
+    ]
+    kept = messages(history)[1]
+    assert (kept["content"], kept["reasoning_content"]) == ("Well:\nNo.", "hm")
+    assert live.post("/v1/chat/completions", {"messages": history}).status_code == 200
+    for part in (thought, refused):
+        answer = live.post(
+            "/v1/chat/completions", {"messages": [{"role": "user", "content": [part]}]}
+        )
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == "messages[0].content[0]"
 
 
 def test_the_last_message_can_be_gone_on_with(live: Live) -> None:

@@ -87,6 +87,16 @@ BAD: list[tuple[str, Any]] = [
     ("cache_salt", "x"),
     ("include_stop_str_in_output", True),
     ("prompt_logprobs", 1),
+    ("echo", True),
+    ("grammar", 'root ::= "yes"'),
+    ("json_schema", {"type": "object"}),
+    ("regex", "[ab]"),
+    ("ebnf", 'root ::= "yes"'),
+    ("n_predict", 5),
+    ("typical_p", 0.5),
+    ("mirostat", 2),
+    ("xtc_probability", 0.5),
+    ("dry_multiplier", 0.8),
     ("continue_final_message", 1),
     ("reasoning_effort", 3),
 ]
@@ -117,7 +127,8 @@ def test_a_wrong_value_is_refused_by_name(live: Live, field: str, value: Any) ->
     "temperature top_p top_k min_p n max_tokens max_completion_tokens stop seed logit_bias "
     "presence_penalty frequency_penalty repetition_penalty min_tokens ignore_eos stop_token_ids "
     "logprobs top_logprobs stream stream_options response_format structured_outputs tools "
-    "tool_choice parallel_tool_calls best_of chat_template suffix model user".split(),
+    "tool_choice parallel_tool_calls best_of chat_template suffix model user echo grammar "
+    "json_schema regex ebnf n_predict typical_p mirostat xtc_probability dry_multiplier".split(),
 )
 def test_null_is_as_good_as_absent(live: Live, field: str) -> None:
     fields: dict[str, Any] = {field: None}
@@ -227,6 +238,8 @@ def test_the_model_must_be_there(live: Live) -> None:
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("gpt")
     assert client.models.retrieve("scripted").id == "scripted"
+    for name in ("", None):  # whichever is there
+        assert live.chat(model=name).status_code == 200
     assert [model.id for model in client.models.list()] == ["scripted"]
 
 
