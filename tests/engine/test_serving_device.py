@@ -27,7 +27,8 @@ def test_it_says_what_the_cpu_says(tmp_path: Path, on: str) -> None:  # noqa: F8
     sizes = {"max_model_len": 64, "page": PAGE, "kv_memory": 2 * one}
     with one_program(), Engine(model, max_batch=1, workers=2, **sizes) as engine:  # type: ignore[arg-type]
         expected = [collect(engine.submit(ids, sampling))[0].ids for ids in prompts]
-    sizes["own_process"] = False  # there it would be composed as usual
+    # in a process of its own it would be composed as usual; steps have up to 8 rows
+    sizes |= {"own_process": False, "prefill_chunk": 4, "mixed_chunk": 4}
     with Engine(model, machine=on, max_batch=4, **sizes) as engine:  # type: ignore[arg-type]
         streams = [engine.submit(ids, sampling) for ids in prompts]
         assert [collect(stream)[0].ids for stream in streams] == expected
@@ -66,7 +67,7 @@ def test_every_field_is_what_the_cpu_makes_of_it(tmp_path: Path, on: str) -> Non
     asked = [replace(sampling_of(name), max_tokens=10) for name in FIELDS]
     with one_program(), Engine(model, workers=2, **sizes) as engine:  # type: ignore[arg-type]
         expected = [collect(engine.submit(TEXT, sampling))[0] for sampling in asked]
-    sizes["own_process"] = False  # type: ignore[assignment]
+    sizes |= {"own_process": False, "prefill_chunk": 4, "mixed_chunk": 4}
     with Engine(model, machine=on, **sizes) as engine:  # type: ignore[arg-type]
         streams = [engine.submit(TEXT, sampling) for sampling in asked]
         for stream, out in zip(streams, expected, strict=True):
