@@ -6,6 +6,7 @@ of each refusal stand here.
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from mkport.port.finding import Finding
@@ -24,8 +25,11 @@ from mkport.port.rules import ASM_RULES, PARTS, RULES, Rule
 CALLS = ("MK158", "MK159", "MK303", "MK306")  # rules for names that mean it only when called
 
 
-def effects(unit: Unit, kernel: Kernel, items: Sequence[Item]) -> list[Finding]:
-    """Everything a kernel reaches that a task may not do, or must be warned of."""
+def effects(
+    unit: Unit, kernel: Kernel, items: Sequence[Item], unnamed: Sequence[tuple[int, int]] = ()
+) -> list[Finding]:
+    """Everything a kernel reaches that a task may not do, or must be warned of; nothing of the
+    member functions that it does not name, by their places."""
     found: list[Finding] = []
     for item in items:
         found += _names(unit, item)
@@ -37,6 +41,12 @@ def effects(unit: Unit, kernel: Kernel, items: Sequence[Item]) -> list[Finding]:
         found += _variables(unit, item)
     if barriers := list(_grid_barriers(unit, items)):
         found = [f for f in found if f.code not in ("MK150", "MK157")] + barriers
+    lines = unit.text.split("\n")
+    starts = [0, *accumulate(len(line) + 1 for line in lines)]
+    found = [
+        f for f in found
+        if not any(a <= starts[max(f.line, 1) - 1] + f.column - 1 < b for a, b in unnamed)
+    ]  # fmt: skip
     unique = {(f.code, f.line): f for f in reversed(found)}
     return sorted(unique.values(), key=lambda f: (f.line, f.code))
 

@@ -20,7 +20,8 @@ from mkport.port.unit import Item, Unit, host_ranges, whole_item
 
 COMPUTERS = 256
 RESERVED = {"head", "unused"}  # members of the argument structs
-HEADERS = ("cuda_fp16.h", "cuda_bf16.h", "math_constants.h")  # what a composed file may include
+# What a composed file may include.
+HEADERS = ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "math_constants.h")
 # What files have of the C library's headers, which NVRTC lacks.
 LIMITS = {
     "FLT_MAX": "3.402823466e+38f", "FLT_MIN": "1.175494351e-38f", "FLT_EPSILON": "1.192092896e-07f",

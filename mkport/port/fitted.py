@@ -187,7 +187,8 @@ class Fitted(Scanned):
 
     def _effects(self) -> None:
         step = self.steps.begin("side effects")
-        found = effects(self.analysed, self.kernel, self.reached)
+        unnamed = self.analysed.unnamed([self.seen], " ".join(self.request.instance))
+        found = effects(self.analysed, self.kernel, self.reached, unnamed)
         found += host_calls(self.analysed, [self.kernel.name])
         self.steps.found(step, found)
         self.asserts = any(f.code == "MK306" for f in found)

@@ -24,7 +24,10 @@ PLAIN = (
     "float", "double", "int", "unsigned int", "long long", "unsigned long long", "float2", "float4",
     "int2", "bool",
 )  # fmt: skip
-HALVES = {"cuda_fp16.h": ("__half", "__half2"), "cuda_bf16.h": ("__nv_bfloat16", "__nv_bfloat162")}
+HALVES = {
+    "cuda_fp16.h": ("__half", "__half2"), "cuda_bf16.h": ("__nv_bfloat16", "__nv_bfloat162"),
+    "cuda_fp8.h": ("__nv_fp8_e4m3", "__nv_fp8_e5m2"),
+}  # fmt: skip
 _DEPTH = 8
 
 

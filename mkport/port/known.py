@@ -34,11 +34,11 @@ PURE = re.compile(
     r"__(?:popc|popcll|clz|clzll|ffs|ffsll|brev|brevll|byte_perm|fns|dp4a|dp2a\w*|umulhi|mulhi|"
     r"mul24|umul24|mul64hi|umul64hi|sad|usad|u?r?hadd|funnelshift_\w+|saturatef|fdividef|"
     r"cvta_generic_to_shared|isGlobal|isShared|v(?:abs|add|avg|cmp|hadd|i|max|min|neg|sad|set|sub)\w*|"
-    r"builtin_expect)|float_to_\w+|std_\w+|exp2_fast|narrow2"
+    r"builtin_expect)|float_to_\w+|__nv_cvt_\w+|std_\w+|exp2_fast|narrow2"
 )
 TYPES = re.compile(
     r"(?:unsigned|signed|float|double|half|__half2?|int|uint|char|uchar|short|ushort|long|bool|"
-    r"longlong|ulonglong|size_t|u?int(?:8|16|32|64)_t|dim3|__nv_bfloat162?|nv_bfloat162?)[1-4]?"
+    r"longlong|ulonglong|size_t|u?int(?:8|16|32|64)_t|dim3|__nv_bfloat162?|nv_bfloat162?|__nv_fp8(?:x[24])?_e\dm\d)[1-4]?"
 )
 
 

@@ -19,7 +19,9 @@ STORAGE = {
     "long": "i64", "unsigned long": "i64", "long long": "i64", "unsigned long long": "i64",
     "int64_t": "i64", "uint64_t": "i64", "size_t": "i64", "ptrdiff_t": "i64",
     "char": "u8", "signed char": "i8", "int8_t": "i8", "unsigned char": "u8", "uint8_t": "u8",
-    "uchar": "u8", "bool": "u8", "void": "u8",
+    "uchar": "u8", "bool": "u8", "void": "u8", "__nv_fp8_e4m3": "u8", "__nv_fp8_e5m2": "u8",
+    "__nv_fp8x2_e4m3": "u8", "__nv_fp8x2_e5m2": "u8", "__nv_fp8x4_e4m3": "u8",
+    "__nv_fp8x4_e5m2": "u8",
 }  # fmt: skip
 SIZES = {
     "f32": 4, "f64": 8, "f16": 2, "bf16": 2, "i32": 4, "i16": 2, "i64": 8, "u8": 1, "i8": 1,
@@ -81,7 +83,10 @@ class Types:
         """The storage type of a plain type and how many of it make one: ("f32", 4) of float4."""
         name = self.resolve(name)
         if name in STORAGE:
-            return STORAGE[name], 2 if name.endswith(("half2", "bfloat162")) else 1
+            four = 4 if "fp8x4" in name else 1
+            return STORAGE[name], 2 if name.endswith(
+                ("half2", "bfloat162")
+            ) or "8x2" in name else four
         found = VECTOR.fullmatch(name)
         if found and found[1] != "half":
             part = _PARTS.get(found[1], found[1])

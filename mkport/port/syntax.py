@@ -211,6 +211,43 @@ def template_parameters(tree: "Tree", outer: "Node") -> list[tuple[str, str]]:
     return found
 
 
+def members(tree: "Tree", outer: "Node") -> "Iterator[tuple[str, int, int]]":
+    """A class's member functions with a body that only run when they are named, and their places;
+    no constructors, destructors, operators and virtual functions."""
+    classes = {
+        tree.of(name).split("<")[0] for node in find(outer, "struct_specifier", "class_specifier")
+        if (name := node.child_by_field_name("name")) is not None
+    }  # fmt: skip
+    for node in find(outer, "function_definition"):
+        whole = node
+        while whole.parent is not None and whole.parent.type == "template_declaration":
+            whole = whole.parent
+        body, name = node.child_by_field_name("body"), declared(node)
+        if whole.parent is None or whole.parent.type != "field_declaration_list" or body is None:
+            continue
+        plain = name is not None and name.type in ("identifier", "field_identifier")
+        head = tree.text[whole.start_byte : body.start_byte]
+        if (
+            not plain
+            or name is None
+            or tree.of(name) in classes
+            or "virtual" in head
+            or ("override" in head)
+        ):
+            continue
+        yield tree.of(name), whole.start_byte, whole.end_byte
+
+
+def declared_members(tree: "Tree", outer: "Node") -> list[tuple[int, int]]:
+    """Where a class declares member functions whose bodies stand elsewhere."""
+    return [
+        (node.start_byte, node.end_byte)
+        for node in find(outer, "field_declaration")
+        if any(d.type == "function_declarator" for d in declarators(node))
+        and not re.search(r"\bvirtual\b|\boverride\b|\boperator\b", tree.of(node))
+    ]
+
+
 DECLARATORS = (
     "identifier", "field_identifier", "type_identifier", "pointer_declarator", "array_declarator",
     "reference_declarator", "function_declarator", "parenthesized_declarator", "init_declarator",

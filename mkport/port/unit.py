@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 from mkport.port.conditionals import resolve
 from mkport.port.lexer import blanked, names, split_list
 from mkport.port.macros import Macro, expand, macros
-from mkport.port.syntax import Tree, broken, declarators, declared, find, words_of
+from mkport.port.syntax import (
+    Tree,
+    broken,
+    declarators,
+    declared,
+    declared_members,
+    find,
+    members,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -175,6 +184,9 @@ class Unit:
                 if name is not None:
                     text = self.tree.of(name)
                     plain = re.findall(r"\w+", text.split("<")[0])
+                    last = re.fullmatch(r".*::\s*(\w+)", text, re.DOTALL)
+                    if last and name.type == "qualified_identifier" and last[1] != plain[0]:
+                        plain = [last[1]]  # a class's function runs when it is named
                     found |= {text} if text.startswith("operator") else set(plain)
         return found
 
@@ -225,13 +237,43 @@ class Unit:
     def reach(self, roots: Iterable[Item], also: str = "") -> tuple[list[Item], set[str]]:
         """The items that the roots name, and those name, and so on; and the macros among them.
 
-        `also` is text that names more: a template's arguments.
+        `also` is text that names more: a template's arguments. A class's member function counts
+        when its name does.
         """
+        order, used, _ = self._reach(roots, also)
+        return order, used
+
+    def unnamed(self, roots: Iterable[Item], also: str = "") -> list[tuple[int, int]]:
+        """The member functions of what is reached that nothing reached names: their places."""
+        return self._reach(roots, also)[2]
+
+    @cached_property
+    def _members(self) -> Mapping[Item, list[tuple[str, int, int]]]:
+        """The classes' member functions that only run when they are named, and their places."""
+        return {
+            item: list(members(self.tree, item.outer)) for item in self.items if item.kind == "type"
+        }
+
+    def _reach(
+        self, roots: Iterable[Item], also: str
+    ) -> tuple[list[Item], set[str], list[tuple[int, int]]]:
         reached = set(roots)
+        waiting: list[tuple[str, int, int]] = []
+
+        def read(item: Item) -> str:
+            """Its text without the member functions that wait for their name."""
+            start = item.outer.start_byte
+            inside = self._members.get(item, [])
+            waiting.extend(inside)
+            places = [(a, b) for _, a, b in inside]
+            if item.kind == "type":
+                places += declared_members(self.tree, item.outer)
+            return blanked(self.text_of(item), [(a - start, b - start) for a, b in places])
+
         own = {name for item in reached for name in item.names if item.kernel}
         wanted: set[str] = set()
         used: set[str] = set()
-        queue = [*(self.text_of(item) for item in reached), also]
+        queue = [*(read(item) for item in reached), also]
         while queue:
             fresh = names(queue.pop()) - wanted
             wanted |= fresh
@@ -247,13 +289,16 @@ class Unit:
                 )
                 if item.names & wanted or (operators and item.device):
                     reached.add(item)
-                    queue.append(self.text_of(item))
+                    queue.append(read(item))
+            for member in [one for one in waiting if one[0] in wanted]:
+                waiting.remove(member)
+                queue.append(self.text[member[1] : member[2]])
             for item in self.items:  # kernels that kernels launch, through their names
                 if item.kernel and item not in reached and item.names & fresh - own:
                     reached.add(item)
                     queue.append(self.text_of(item))
         order = [item for item in self.items if item in reached]
-        return order, used
+        return order, used, [(start, end) for _, start, end in waiting]
 
     def broken(self, items: Iterable[Item]) -> "tuple[Item, Node] | None":
         """The first of some items that the parser could not read, and where."""
@@ -281,6 +326,7 @@ def host_ranges(unit: Unit, roots: Iterable[Item], also: str = "") -> list[tuple
         if name is not None and unit.tree.of(name) not in used:
             ranges.append((node.start_byte, node.end_byte))
     ranges += [(node.start_byte, node.end_byte) for node in unit.stray]
+    ranges += unit.unnamed(roots, also)
     return [whole_item(unit.text, start, end) for start, end in ranges]
 
 

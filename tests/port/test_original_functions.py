@@ -28,6 +28,9 @@ FLOATS = {
     "__low2float(h2exp2(__float2half2_rn(3.0f)))": 8.0,
     "__high2float(__hneg2(__floats2half2_rn(1.0f, 2.0f)))": -2.0,
     "__low2float(__habs2(__floats2bfloat162_rn(-1.0f, 2.0f)))": 1.0,
+    "mk_e4m3(0.0019)": 2.0**-9, "mk_e4m3(1000.0)": 448.0, "mk_e4m3(17.0)": 16.0,
+    "mk_e4m3(-19.0)": -20.0, "mk_e5m2(3e-5)": 2.0**-15, "mk_e5m2(9.0)": 8.0,
+    "mk_e5m2(1e6)": 57344.0,
     "__low2float(__hltu2(__floats2half2_rn(NAN, 2.0f), __float2half2_rn(1.0f)))": 1.0,
 }  # fmt: skip
 INTEGERS = {
@@ -54,7 +57,9 @@ INTEGERS = {
 def values(expressions: list[str], kind: str, dtype: type) -> np.ndarray:
     lines = [f"  y[{n}] = {kind}({text});" for n, text in enumerate(expressions)]
     text = "\n".join(
-        ["#include <cuda_fp16.h>", "#include <cuda_bf16.h>",
+        ["#include <cuda_fp16.h>", "#include <cuda_bf16.h>", "#include <cuda_fp8.h>",
+         "#define mk_e4m3(x) float(__nv_fp8_e4m3(float(x)))",
+         "#define mk_e5m2(x) float(__nv_fp8_e5m2(float(x)))",
          f"__global__ void k({kind}* y) {{", *lines, "}"]
     )  # fmt: skip
     y = np.zeros(len(expressions), dtype)

@@ -160,3 +160,35 @@ def test_unsigned_arrays_are_given_by_their_own_names(tmp_path: Path) -> None:
     path.write_text("__global__ void k(const unsigned* x, unsigned* y) { y[threadIdx.x] = ~*x; }\n")
     report = ported(path, arguments=["x=u32[1]=7..7", "y=u32[32]"], compile=False)
     assert report.ran, [str(f) for f in report.findings]
+
+
+LEFT_OUT = """\
+__device__ inline void tell(int* p) { asm volatile("st.release.gpu.s32 [%0], 1;" ::"l"(p)); }
+template <class T> struct Vector {
+  T x[4];
+  __device__ void load(const T* p) { for (int i = 0; i < 4; i++) x[i] = p[i]; }
+  __device__ void send(T* p) { tell((int*)p); }
+  __device__ void send_all(T* p);
+};
+template <class T> __device__ void Vector<T>::send_all(T* p) { tell((int*)p); }
+__global__ void k(const float* x, float* y, int n) {
+  Vector<float> v;
+  v.load(x + threadIdx.x);
+  y[threadIdx.x] = v.x[n & 3];
+  MORE
+}
+"""
+
+
+@needs_compiler
+def test_a_member_function_that_nothing_names_counts_for_nothing(tmp_path: Path) -> None:
+    """It goes with what only it reaches; named, it is a reason to refuse."""
+    path = tmp_path / "k.cu"
+    path.write_text(LEFT_OUT.replace("MORE", ""))
+    report = port_file(path, block=(32, 1, 1), grid=(1, 1, 1), arguments=GIVEN)
+    assert report.ran, [str(f) for f in report.findings]
+    assert "st.release" not in report.files["task.cuh"] and "send(T" not in report.files["task.cuh"]
+    for call in ("v.send(y);", "v.send_all(y);"):
+        path.write_text(LEFT_OUT.replace("MORE", call))
+        report = port_file(path, block=(32, 1, 1), grid=(1, 1, 1), run=False, compile=False)
+        assert {f.code for f in report.refusals} == {"MK151"}

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 HEADERS = (
     "fiber.h", "world.h", "device.h", "names.h", "vectors.h", "arithmetic.h", "conversions.h",
     "integers.h", "warp.h", "ordinary.h", "include/cuda_fp16.h", "include/cuda_bf16.h",
-    "include/half_more.h", "ptx.h",
+    "include/half_more.h", "include/cuda_fp8.h", "ptx.h",
 )  # fmt: skip
 MESSAGE_BYTES = 1 << 16
 
