@@ -99,7 +99,7 @@ struct sample : MkBody {
         x = mk_add(x, -mk_add(mk_mul(static_cast<float>(times), mk_float(way.w[MkDraw::FREQUENCY])),
                               mk_float(way.w[MkDraw::PRESENCE])));
       if (flags & MkDraw::BIASED) x = mk_add(x, mk_float(bias.v[0]));
-      if ((flags & MkDraw::EARLY && tally.v[0] & MkDraw::END) || !(mask & 1) || at + i >= a.n)
+      if ((flags & MkDraw::EARLY && tally.v[0] & MkDraw::END) || !(mask & 1))
         x = mk_float(0xff800000u);
       for (int j = 0; j < 3; j++)
         v.v[j] = v.v[j + 1], tally.v[j] = tally.v[j + 1], bias.v[j] = bias.v[j + 1];

@@ -29,9 +29,10 @@ SHAPES = {
         ],
     },
     "cut": {
-        "live": 8,
+        "live": 11,
         "n": 9001,
         "ways": [
+            *[{"temperature": 90.0, "top_k": 1}] * 3,
             {"temperature": 1.0, "top_k": 4},
             {"temperature": 3.0, "top_p": 0.5},
             {"temperature": 2.0, "min_p": 0.3},
