@@ -25,10 +25,12 @@ from mkport.machines.cpu.vector import (
     splat,
     store_f32,
     sub,
+    touch_kv,
     zeros,
 )
 
 ATTENTION_SPLIT = 512  # keys
+ATTENTION_AHEAD = 32  # keys: so far on others are brought nearer
 ATTENTION_UNSEEN = float("-inf")  # the score of a key that the token does not see
 ATTENTION_STATE = 320  # of a head in the arena, beside its sums
 
@@ -51,9 +53,13 @@ def attention(a, tile, arena):
     group = a.heads // a.kv_heads
     attention_begin(arena, group, a.head_dim)
     q = (token * a.heads + kv_head * group) * a.head_dim
+    ahead = ATTENTION_AHEAD
+    if token > 0 and get_i32(a.rows, 2 * token - 2) == sequence:
+        ahead = end  # the token before has just read these keys
     for block in range(first - first % 16, end, 16):
-        page = get_i32(a.page_table, sequence * a.pages_per_sequence + block // a.page)
-        keys = ((page * a.kv_heads + kv_head) * a.page + block % a.page) * a.head_dim
+        keys = attention_keys(a, sequence, kv_head, block)
+        if block + ahead < end:
+            attention_touch(a, attention_keys(a, sequence, kv_head, block + ahead))
         low, high = max(first - block, 0), min(end - block, 16)
         if a.head_dim == 64:
             attention_scores_64(a, q, keys, group, arena)
@@ -67,6 +73,21 @@ def attention(a, tile, arena):
         else:
             attention_values(a, keys, low, high, group, arena)
     attention_end(a, ((token * a.splits + place) * a.kv_heads + kv_head) * group, group, arena)
+
+
+@body
+def attention_keys(a, sequence, kv_head, block):
+    """Where the keys from position `block` on begin, and their values, in elements."""
+    page = get_i32(a.page_table, sequence * a.pages_per_sequence + block // a.page)
+    return ((page * a.kv_heads + kv_head) * a.page + block % a.page) * a.head_dim
+
+
+@body
+def attention_touch(a, keys):
+    """Brings sixteen keys and their values nearer, since memory answers later than they are due."""
+    for i in range(0, 16 * a.head_dim, 32):
+        touch_kv(a.k_pages, keys + i)
+        touch_kv(a.v_pages, keys + i)
 
 
 @body

@@ -92,6 +92,7 @@ def _copy(path: Path, storage: tuple[str, str] | None = None) -> str:
             ("load_weight", "load_bf16", load),
             ("touch_weight", "touch_bf16", load.replace("load", "touch")),
             ("load_kv, store_kv, set_kv", STORAGE["bf16"], STORAGE[cache]),
+            ("touch_kv", "touch_bf16", "touch_bf16" if cache == "bf16" else "touch_f32"),
         ):
             here = f"{alias} = {written}\n"
             if copied.count(here) != 1:

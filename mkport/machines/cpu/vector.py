@@ -384,3 +384,4 @@ EXP_POLYNOMIAL = (
 load_weight = load_bf16
 touch_weight = touch_bf16
 load_kv, store_kv, set_kv = load_bf16, store_bf16, set_bf16
+touch_kv = touch_bf16
