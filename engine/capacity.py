@@ -60,7 +60,7 @@ def plan_capacity(
     chunk = max(alone, mixed)
     rows = settings.max_batch + chunk
     if most is not None and not target.prefills:
-        rows = min(rows, most)
+        rows = min(rows, most, max(target.chunk, settings.max_batch))
     limit, asked = model.config.context, settings.max_model_len
     if asked is not None and asked > limit:
         raise UserError(
