@@ -49,9 +49,9 @@ def access(a, tile):
 
 def staged(a, rows):
     """GPU: 24 pairs of bfloat16 (20 of float32), 8 if a step has one token; and lists of slots,
-    places, and pairs. Where a slot's pairs are limited, those and its entry."""
+    places, and pairs. Where a slot's pairs are limited, those alone."""
     if a.most:
-        return staged_bytes(a.w, a.k, a.most) + SLOT_BYTES
+        return staged_bytes(a.w, a.k, a.most)
     pairs = 8 if rows == 1 else 24 if a.w.dtype == "bf16" else 20
     words = 2 * (a.slot_count + 1) + 2 * a.slot_count + pairs
     return staged_bytes(a.w, a.k, pairs) + SLOT_BYTES * a.slot_count + 4 * words

@@ -53,16 +53,17 @@ struct moe_down : MkProductBody {
   MK_DEVICE static void early(const MoeDownArgs& a, const MkRun& run, const MkStage& s) {
     if (s.thread != 0) return;
     *s.plan = {a.k, 0, 1, STAGED * row_bytes(a), 0, 0, 1, (STAGED - SPARE) * row_bytes(a), a.act};
-    if (!E::ALONE) E::walk(*s.plan, run, a.slot_count, a.slot_step);
+    if (E::ALONE) s.plan->table = -1;
+    else E::walk(*s.plan, run, a.slot_count, a.slot_step);
   }
 
-  // notes: [rows to stage, whether some are left out]; of one slot alone [rows, first pair]
+  // notes: [rows to stage, whether some are left out]; of one slot alone, MkExperts'
   MK_DEVICE static void prepare(const MoeDownArgs& a, const MkRun& run, const MkStage& s) {
     if (E::ALONE) {
-      const E::Slot slot = E::slot_of(run, a.slots, a.slot_count, a.slot_step);
-      int tag = -1;
-      if (s.thread < slot.count) tag = mk_load_coherent(a.pairs + slot.first + s.thread);
-      E::enter(s, STAGED * row_bytes(a), slot, tag);
+      const int row = E::row_of(s, run, a.slots, a.slot_count, a.slot_step);
+      const int pair = row >= 0 ? mk_load_coherent(a.pairs + row) : -1;
+      if (s.thread < E::PAIRS) s.notes[E::ROW_TAGS + s.thread] = pair;
+      s.sync();  // the notes are there
       return;
     }
     const E::Lists l = lists(a, s);
@@ -92,7 +93,7 @@ struct moe_down : MkProductBody {
     s.sync();  // the notes are there
   }
   MK_DEVICE static MkInput input(const MoeDownArgs& a, const MkRun&, const MkStage& s) {
-    if (E::ALONE) return P::input(a.act + int64_t(s.notes[1]) * a.k, a.k, s.notes[0]);
+    if (E::ALONE) return P::input(a.act + int64_t(s.notes[E::FIRST]) * a.k, a.k, s.notes[0]);
     const int32_t* source = places(a, lists(a, s)).source;
     return {a.act, a.k, s.notes[0], a.k + P::PAD, s.notes[1] ? source : nullptr};
   }
@@ -137,7 +138,7 @@ struct moe_down : MkProductBody {
   // a lane has one output column and four pairs
   MK_DEVICE static void store(const MoeDownArgs& a, int tile, const MkStore& s) {
     const int column = column_of(a, tile) + mk_lane() / 2;
-    const int32_t* pair = s.tags + mk_lane() % 2 * 4;
+    const int32_t* pair = E::tags(s) + mk_lane() % 2 * 4;
     if (column >= a.n || pair[0] < 0) return;  // a slot's pairs lie side by side
     const mk_float4 y = P::join(s);
     for (int i = 0; i < 4 && pair[i] >= 0; i++)

@@ -36,12 +36,15 @@ def slot_lots(columns, together):
     def lots(a):
         if not a.most:
             return [(0, 1, columns(a) * a.slot_count)]
-        step, found = max(together(a), 1), []
-        for first in range(0, columns(a), step):
-            count = min(step, columns(a) - first)
-            tiles = range(first * a.slot_count, (first + 1) * a.slot_count)
-            found += [(tile, a.slot_count, count) for tile in tiles]
-        return found
+        # slot by slot, the used ones first: dealt in turn, all workers have equally many of them
+        inverse = pow(a.slot_step, -1, a.slot_count) if a.slot_count > 1 else 0
+        step = max(together(a), 1)
+        return [
+            (first * a.slot_count + slot * inverse % a.slot_count, a.slot_count,
+             min(step, columns(a) - first))
+            for slot in range(a.slot_count)
+            for first in range(0, columns(a), step)
+        ]  # fmt: skip
 
     return lots
 

@@ -33,9 +33,9 @@ def together(a):
 
 def staged(a, rows):
     """GPU: the tokens, an entry for each slot and the lists; where a slot's pairs are limited, its
-    own tokens, their places and its entry."""
+    own tokens."""
     if a.most:
-        return staged_bytes(a.w_gate, a.k, a.most) + SLOT_BYTES + 4 * a.most
+        return staged_bytes(a.w_gate, a.k, a.most)
     return (
         staged_bytes(a.w_gate, a.k, rows)
         + SLOT_BYTES * a.slot_count

@@ -22,22 +22,18 @@ struct moe_up : MkProductBody {
 
   MK_DEVICE static void early(const MoeUpArgs& a, const MkRun& run, const MkStage& s) {
     P::plan(s, a.count, a.k, parts);
-    if (s.thread != 0) return;
+    if (E::ALONE || s.thread != 0) return;
     s.plan->table = table(a);
-    if (!E::ALONE) E::walk(*s.plan, run, a.slot_count, a.slot_step);
+    E::walk(*s.plan, run, a.slot_count, a.slot_step);
   }
 
-  // The stage buffer: the tokens, the table of slots and its lists. Of one slot alone: its tokens,
-  // its entry, and where in x they are.
+  // The stage buffer: the tokens, the table of slots and its lists. Of one slot alone: its tokens.
   MK_DEVICE static int table(const MoeUpArgs& a) {
-    return (E::ALONE ? int(E::PAIRS) : MK_ROWS) * (a.k + P::PAD) * int(sizeof(mk_weight));
-  }
-  MK_DEVICE static int32_t* source(const MoeUpArgs& a, const MkStage& s) {
-    return reinterpret_cast<int32_t*>(s.buffer + table(a) + sizeof(MkEntry));
+    return MK_ROWS * (a.k + P::PAD) * int(sizeof(mk_weight));
   }
   MK_DEVICE static MkInput input(const MoeUpArgs& a, const MkRun&, const MkStage& s) {
     MkInput in = P::input(a.x, a.k, s.notes[0]);
-    if (E::ALONE) in.source = source(a, s);
+    if (E::ALONE) in.source = s.notes + E::SOURCE;
     return in;
   }
 
@@ -45,10 +41,10 @@ struct moe_up : MkProductBody {
   // alone: its rows are its pairs' tokens
   MK_DEVICE static void prepare(const MoeUpArgs& a, const MkRun& run, const MkStage& s) {
     if (E::ALONE) {
-      const E::Slot slot = E::slot_of(run, a.slots, a.slot_count, a.slot_step);
-      if (s.thread < slot.count)
-        source(a, s)[s.thread] = mk_load_coherent(a.pairs + slot.first + s.thread) / a.top;
-      E::enter(s, table(a), slot, slot.first + s.thread);
+      const int row = E::row_of(s, run, a.slots, a.slot_count, a.slot_step);
+      if (s.thread < E::PAIRS) s.notes[E::ROW_TAGS + s.thread] = row;
+      if (row >= 0) s.notes[E::SOURCE + s.thread] = mk_load_coherent(a.pairs + row) / a.top;
+      s.sync();  // the notes are there
       return;
     }
     const E::Lists l = E::lists(s, table(a), a.slot_count);
@@ -71,7 +67,7 @@ struct moe_up : MkProductBody {
   // a lane has one output column and two tokens
   MK_DEVICE static void store(const MoeUpArgs& a, int part, const MkStore& s) {
     const int row = mk_lane() / 4, column = part / 2 / a.slot_count * P::ROWS + part % 2 * P::HALF + row;
-    const int32_t* pair = s.tags + mk_lane() % 4 * 2;
+    const int32_t* pair = E::tags(s) + mk_lane() % 4 * 2;
     if (column >= a.n || (pair[0] < 0 && pair[1] < 0)) return;
     const mk_float2 gate = P::join(s, row), up = P::join(s, P::HALF + row);
     for (int i = 0; i < 2; i++)

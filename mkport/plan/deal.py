@@ -27,7 +27,7 @@ def deal(graph: Graph, workers: int, share: Share = "blocks") -> Schedule:
     `share` "blocks" gives each worker neighbouring tiles (a CPU's prefetcher follows them),
     "strided" every n-th tile (a GPU's workers stream neighbouring rows at the same time).
     A node's lots (see `Op.lots`) that are fewer than the workers have workers of their own, else
-    whole lots are dealt, neighbours to one worker.
+    whole lots are dealt in turn.
     Each node has one counter; a record adds its number of tiles, and a wait's target is the
     node's number of tiles. Raises UserError for a worker count outside 1 to MAX_WORKERS.
     """
@@ -88,9 +88,8 @@ def _runs(node: Node, workers: int, share: Share, cursor: int) -> Iterator[tuple
                 yield begin + (cursor + place) % (end - begin), np.array([run])
     else:
         runs = np.array(lots, np.int64)
-        edges = [len(lots) * p // workers for p in range(workers + 1)]
         for place in range(workers):
-            yield (cursor + place) % workers, runs[edges[place] : edges[place + 1]]
+            yield (cursor + place) % workers, runs[place::workers]
 
 
 def _split(lot: Run, workers: int, share: Share) -> list[Run]:

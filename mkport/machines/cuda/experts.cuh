@@ -46,30 +46,26 @@ struct MkExperts {
     plan.slots = slot_count;
   }
 
-  // The slot of a record that has one alone: its pairs are [first, first + count).
-  struct Slot {
-    int first, count;
-  };
-  MK_DEVICE static Slot slot_of(const MkRun& run, const int32_t* slots, int slot_count,
-                                int slot_step) {
+  // A record of one slot alone: notes [rows, first pair, then each row's tag, and its place in x]. A
+  // slot that is not used has less than no rows.
+  enum { FIRST = 1, ROW_TAGS = 2, SOURCE = ROW_TAGS + PAIRS, SLOT_NOTES = SOURCE + PAIRS };
+  static_assert(!ALONE || SLOT_NOTES <= MK_NOTES, "the notes have room");
+  static_assert(int(PAIRS) == int(MK_TAGS), "a tag a pair");
+  // Thread t learns where its row's number is kept in `pairs`, or -1.
+  MK_DEVICE static int row_of(const MkStage& s, const MkRun& run, const int32_t* slots,
+                              int slot_count, int slot_step) {
     const int32_t* slot = slots + run.first * slot_step % slot_count * 2;
     const int expert = mk_load_coherent(slot), first = mk_load_coherent(slot + 1);
-    const int end = mk_load_coherent(slot + 3);
-    return {first, expert < 0 ? 0 : end - first};
-  }
-  // Its entry, `at` bytes from the stage buffer; thread t has the tag of row t. notes: [rows, first
-  // pair].
-  MK_DEVICE static void enter(const MkStage& s, int at, const Slot& slot, int tag) {
-    MkEntry& entry = *reinterpret_cast<MkEntry*>(s.buffer + at);
-    if (s.thread < MK_TAGS) entry.tags[s.thread] = s.thread < slot.count ? tag : -1;
+    const int rows = expert < 0 ? 0 : mk_load_coherent(slot + 3) - first;
     if (s.thread == 0) {
-      entry.place = 0;
-      entry.tokens = slot.count;
-      s.notes[0] = slot.count;
-      s.notes[1] = slot.first;
+      s.notes[0] = rows;
+      s.notes[FIRST] = first;
+      s.plan->tokens = expert < 0 ? -1 : rows;
     }
-    s.sync();  // all may read it
+    return s.thread < rows ? first + s.thread : -1;
   }
+  // The tags of `store`'s lanes.
+  MK_DEVICE static const int32_t* tags(const MkStore& s) { return ALONE ? s.notes + ROW_TAGS : s.tags; }
 
   // Lane l of the loader keeps the experts of slots l and l + 32 for all tiles of the record.
   MK_DEVICE static void begin(MkLoad& ring, const MkRun& run, const int32_t* slots, int slot_count,

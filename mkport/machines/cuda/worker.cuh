@@ -31,6 +31,10 @@ MK_DEVICE inline void mk_publish(MkRole& role, int r, const MkFetch& f) {
 MK_DEVICE inline bool mk_among(uint64_t ops, const MkBox& box) {
   return ops >> box.words[MK_OP] & 1;
 }
+// Whether a product's record has nothing to do, as its stagers found out: it has one handover.
+MK_DEVICE inline bool mk_unused(const MkBox& box) {
+  return MK_ROWS > 8 && mk_among(MK_PRODUCTS, box) && box.plan.tokens < 0;
+}
 MK_DEVICE inline MkParts mk_parts(const MkBox& box) {
   return {mk_run(box), mk_among(MK_IN_TWO_PARTS, box)};
 }
@@ -82,7 +86,9 @@ MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
     MkRole role(launch, r);
     MkBox& box = role.open(r);
     if (thread == 0) role.stamp(r, 0);
-    role.wait_stage_free(box, r);
+    // before its inputs come, a product leaves the buffer alone
+    const bool product = MK_ROWS > 8 && mk_among(MK_PRODUCTS, box);
+    if (!product) role.wait_stage_free(box, r);
     const MkStage stage = {role.stage_buffer(box), thread, box.notes, &box.plan};
     if (!role.guard.dead) mk_dispatch_early(box, stage);
     const int known = box.words[MK_FLAGS] & MK_FLAG_KNOWN ? 1 : 0;
@@ -106,6 +112,7 @@ MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
     }
     if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED)) {
       const MkInput in = mk_dispatch_stage(box, stage);
+      if (product && in.rows > 0) role.wait_stage_free(box, r);
       if (box.input.rows < 0) {
         mk_gather<16>(in, stage.buffer, thread / 32, MK_STAGE_WARPS);
       } else if (in.rows > 0) {
@@ -152,13 +159,17 @@ MK_DEVICE inline void mk_computer(const MkLaunch& launch) {
       mk_named_barrier(MK_COMPUTE_BARRIER, MK_COMPUTERS);
     }
     MkCompute compute = {role.ring(), buffer, nullptr, buffer, box.notes, nullptr, -1, -1, {}};
-    if (box.words[MK_RUN + 2] > 0) {
+    if (box.words[MK_RUN + 2] > 0 && !mk_unused(box)) {
       if (mk_among(MK_PRODUCTS, box))
         mk_compute_product(box, role, compute);
       else
         mk_compute_record(box, role, compute);
     } else {
-      if (mk_lane() == 0) mk_barrier_arrive(role.shared.joined + role.tile % MK_JOIN_SLOTS);
+      const uint32_t tile = role.tile, to = tile % MK_JOIN_SLOTS;
+      role.guard.wait(role.shared.join_free + to, (tile / MK_JOIN_SLOTS & 1) ^ 1, MK_WAIT_FREE_JOIN,
+                      to);
+      mk_sync_warp();  // all lanes have seen it
+      if (mk_lane() == 0) mk_barrier_arrive(role.shared.joined + to);
       role.tile++;
     }
     role.leave(compute.ring);
@@ -189,6 +200,7 @@ MK_DEVICE inline void mk_storer(const MkLaunch& launch) {
         return;
       }
       const MkStore store = {role.shared.partials[slot][0], box.notes, role.shared.tags[slot], group};
+      if (mk_unused(box)) i = parts.count();
       if (i < parts.count()) mk_dispatch_store(box, parts.at(i), store);
       mk_sync_warp();
       if (mk_lane() == 0) mk_barrier_arrive(role.shared.join_free + slot);
