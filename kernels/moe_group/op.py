@@ -65,6 +65,12 @@ def access(a, tile):
     yield write("slots", (0, a.slots.shape[0]), (0, 2))
 
 
+def shared(a, rows):
+    """GPU: the pairs' experts, and as many numbers; of more than 8 rows, two for each expert."""
+    pairs = -(-a.ids.shape[0] * a.k // 4) * 4
+    return 4 * (pairs + (2 * (-(-a.experts // 4) * 4) if rows > 8 else pairs))
+
+
 def valid(a):
     """What the arguments must satisfy."""
     tokens = a.ids.shape[0]
@@ -103,7 +109,7 @@ OP = Op(
     access=access,
     valid=valid,
     arena=lambda a: 4 * (a.experts + 1),
-    shared=lambda a, rows: 8 * (-(-a.ids.shape[0] * a.k // 4) * 4),
+    shared=shared,
     order="exact: experts ascending, tokens ascending within an expert",
     folder=Path(__file__).parent,
 )

@@ -1,4 +1,5 @@
-// The moe_group body: every pair counts the pairs before it, and the slots before its own.
+// The moe_group body. Of up to 8 tokens, every pair counts the pairs before it, and the slots before
+// its own. Of more, every expert looks for its pairs, two lanes each, a half of them a lane.
 struct moe_group : MkBody {
   enum { PAIRS = 8 };  // of a slot; a step of up to 8 tokens has no more of an expert
   static constexpr uint32_t NONE = ~0u;
@@ -16,6 +17,7 @@ struct moe_group : MkBody {
     for (int p = mk_thread(); p < padded; p += MK_COMPUTERS)
       ids[p] = p < choices ? mk_load_coherent(a.ids + p) : -1;
     c.sync();
+    if (MK_ROWS > PAIRS) return search(a, ids, first, padded, c);
 #pragma unroll 1
     for (int p = mk_thread(); p < padded; p += MK_COMPUTERS) {
       const uint32_t mine = ids[p];
@@ -30,15 +32,13 @@ struct moe_group : MkBody {
       }
       place += earlier;
       if (mine != NONE) mk_store(a.pairs + place, p);
-      const bool leads = MK_ROWS > PAIRS ? earlier % PAIRS == 0 : earlier == 0;
-      first[p] = mine != NONE && leads ? place : -1;  // its place if it leads a slot's
+      first[p] = mine != NONE && earlier == 0 ? place : -1;  // its place if it leads its expert's
     }
     c.sync();
 #pragma unroll 1
     for (int p = mk_thread(); p < padded; p += MK_COMPUTERS) {
-      int slot = 0, before = 0;  // slots and pairs of the experts below its own
-      if (first[p] >= 0) before = leaders(ids, first, padded, ids[p], slot);
-      if (MK_ROWS > PAIRS) slot += (first[p] - before) / PAIRS;
+      int slot = 0;
+      if (first[p] >= 0) leaders(ids, first, padded, ids[p], slot);
       if (first[p] >= 0) put(a, slot, ids[p], first[p]);
     }
     int used = 0;
@@ -47,7 +47,74 @@ struct moe_group : MkBody {
     for (int slot = used + mk_thread(); slot <= a.slot_count; slot += MK_COMPUTERS)
       put(a, slot, -1, live);
   }
-  // Slots' leading pairs of experts below `end`, added to `slot`; returns the pairs of those experts.
+  // counts: [experts, a multiple of 4] behind the ids, then those of the even lanes' halves
+  MK_DEVICE static void search(const MoeGroupArgs& a, const uint32_t* ids, int32_t* counts,
+                               int padded, const MkCompute& c) {
+    enum { EXPERTS = MK_COMPUTERS / 2 };
+    const int experts = (a.experts + 3) / 4 * 4, odd = mk_thread() % 2;
+    const int half = padded / 8 * 4, from = odd ? half : 0, to = odd ? padded : half;
+    int32_t* halves = counts + experts;
+#pragma unroll 1
+    for (int e0 = 0; e0 < experts; e0 += EXPERTS) {
+      const int e = e0 + mk_thread() / 2;
+      int found = 0;
+#pragma unroll 2
+      for (int q = from; q < to; q += 4) {
+        const mk_word4 id = *reinterpret_cast<const mk_word4*>(ids + q);
+        for (int j = 0; j < 4; j++) found += id.v[j] == static_cast<uint32_t>(e);
+      }
+      const int both = found + mk_shuffle_xor(found, 1);
+      if (e >= experts || odd) continue;
+      counts[e] = both;
+      halves[e] = found;
+    }
+    c.sync();
+#pragma unroll 1
+    for (int e0 = 0; e0 < experts; e0 += EXPERTS) {
+      const int e = e0 + mk_thread() / 2;
+      Before before = {0, 0}, all = {0, 0};
+#pragma unroll 2
+      for (int q = odd * 4; q < experts; q += 8) {
+        const mk_word4 count = *reinterpret_cast<const mk_word4*>(counts + q);
+        for (int j = 0; j < 4; j++) {
+          const int pairs = static_cast<int32_t>(count.v[j]);
+          all.add(pairs);
+          before.add(q + j < e ? pairs : 0);
+        }
+      }
+      before = before.both();
+      all = all.both();
+      if (e < experts) {
+        int place = before.pairs + (odd ? halves[e] : 0);
+#pragma unroll 1
+        for (int q = from; q < to; q += 4) {
+          const mk_word4 id = *reinterpret_cast<const mk_word4*>(ids + q);
+          for (int j = 0; j < 4; j++) {
+            if (id.v[j] != static_cast<uint32_t>(e)) continue;
+            const int nth = place - before.pairs;
+            if (nth % PAIRS == 0) put(a, before.slots + nth / PAIRS, e, place);
+            mk_store(a.pairs + place++, q + j);
+          }
+        }
+      }
+      if (e0 > 0) continue;
+#pragma unroll 1
+      for (int slot = all.slots + mk_thread(); slot <= a.slot_count; slot += MK_COMPUTERS)
+        put(a, slot, -1, all.pairs);
+    }
+  }
+  struct Before {
+    int pairs, slots;
+    MK_DEVICE void add(int more) {
+      pairs += more;
+      slots += (more + PAIRS - 1) / PAIRS;
+    }
+    MK_DEVICE Before both() const {
+      return {pairs + mk_shuffle_xor(pairs, 1), slots + mk_shuffle_xor(slots, 1)};
+    }
+  };
+
+  // Leading pairs of experts below `end`, added to `slot`; returns the pairs of those experts.
   MK_DEVICE static int leaders(const uint32_t* ids, const int32_t* first, int padded, uint32_t end,
                                int& slot) {
     int pairs = 0;
