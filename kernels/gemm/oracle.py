@@ -1,5 +1,7 @@
 """What gemm must compute, in PyTorch, and the cases it is checked on."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from mkport.declare.case import Case, stored
@@ -22,7 +24,7 @@ def oracle(t):
     return {"y": y}
 
 
-def make(rng, weights, cache, tokens, rows, n, k, residual=False, in_place=False):
+def make(rng, weights, cache, tokens, rows, n, k, residual=False, in_place=False, block=0):
     """Random inputs of the given shape; weight storage `weights`."""
     y = np.full((tokens, n), np.nan, np.float32)
     arrays = {
@@ -36,7 +38,7 @@ def make(rng, weights, cache, tokens, rows, n, k, residual=False, in_place=False
         arrays["residual"] = y2
         if in_place:
             arrays["y"] = y2
-    return Case(arrays, {"n": n, "k": k}, ("y",))
+    return Case(arrays, {"n": n, "k": k, "block": block}, ("y",))
 
 
 def call_standalone(kernel, a):
@@ -51,8 +53,25 @@ def standalone_bytes(k):
     return 8 * 4 * 16 * (128 + 8) * 2 + 2 * 8 * 8 * 20 * 4 + 8 * (k + 8) * 2
 
 
+def by_eights(call):
+    """`call(launch, a)` for each 8 tokens: the standalone kernels of products take no more."""
+
+    def called(launch, a):
+        tokens = int(a.count[0])
+        for first in range(0, max(tokens, 1), 8):
+            some = SimpleNamespace(**vars(a))
+            some.count = np.array([min(tokens - first, 8)], np.int32)
+            for name in ("x", "y", "residual", "rows"):
+                if getattr(a, name, None) is not None:
+                    setattr(some, name, getattr(a, name)[first:])
+            call(launch, some)
+
+    return called
+
+
+@by_eights
 def call_standalone_cuda(launch, a):
-    """Launches the standalone CUDA kernel on a case's arrays; up to 8 tokens."""
+    """Launches the standalone CUDA kernel on a case's arrays."""
     tokens = int(a.count[0])
     args = (a.x, a.w, getattr(a, "residual", None), a.y, tokens, a.n, a.k)
     if a.w.dtype == np.float32:

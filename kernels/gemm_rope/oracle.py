@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from mkport.declare.case import stored
-from mkport.kernels.gemm.oracle import standalone_bytes
+from mkport.kernels.gemm.oracle import by_eights, standalone_bytes
 from mkport.kernels.rope.oracle import deliver, rotate, surroundings
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -32,15 +32,16 @@ def oracle(t):
 
 
 def make(
-    rng, weights, cache, tokens, rows, heads, head_dim, k, half_split=1, rotated=True, cached=False
-):
+    rng, weights, cache, tokens, rows, heads, head_dim, k, half_split=1, rotated=True, cached=False,
+    block=0,
+):  # fmt: skip
     """Random inputs of the given shape; weight storage `weights`, cache storage `cache`."""
     case = surroundings(rng, cache, tokens, rows, heads, head_dim, half_split, rotated, cached)
     w = rng.standard_normal((heads * head_dim, k), np.float32) / np.sqrt(np.float32(k))
     case.arrays["x"] = rng.standard_normal((tokens, k), np.float32)
     case.arrays["x"][rows:] = np.nan
     case.arrays["w"] = stored(w, weights)
-    case.values["k"] = k
+    case.values |= {"k": k, "block": block}
     return case
 
 
@@ -60,8 +61,9 @@ def call_standalone(kernel, a):
     )
 
 
+@by_eights
 def call_standalone_cuda(launch, a):
-    """Launches the standalone CUDA kernel on a case's arrays; up to 8 tokens."""
+    """Launches the standalone CUDA kernel on a case's arrays."""
     names = ("x", "w", "rows", "rope", "page_table", "y", "pages")
     tensors = [getattr(a, name, None) for name in names]
     sizes = (a.heads, a.head_dim, a.k, a.page, a.pages_per_sequence, a.half_split)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from mkport.declare.case import Case, stored
-from mkport.kernels.gemm.oracle import standalone_bytes
+from mkport.kernels.gemm.oracle import by_eights, standalone_bytes
 
 SHAPES = {
     "one token": {"tokens": 1, "rows": 1, "n": 192, "k": 576},
@@ -21,7 +21,7 @@ def oracle(t):
     return {"y": torch.nn.functional.silu(x @ t.w_gate.T) * (x @ t.w_up.T)}
 
 
-def make(rng, weights, cache, tokens, rows, n, k, scale=1.0):
+def make(rng, weights, cache, tokens, rows, n, k, scale=1.0, block=0):
     """Random inputs of the given shape; weight storage `weights`, gates of deviation `scale`."""
     gate, up = rng.standard_normal((2, n, k), np.float32) / np.sqrt(np.float32(k))
     x = rng.standard_normal((tokens, k), np.float32)
@@ -33,7 +33,7 @@ def make(rng, weights, cache, tokens, rows, n, k, scale=1.0):
         "w_up": stored(up, weights),
         "y": np.full((tokens, n), np.nan, np.float32),
     }
-    return Case(arrays, {"n": n, "k": k}, ("y",))
+    return Case(arrays, {"n": n, "k": k, "block": block}, ("y",))
 
 
 def call_standalone(kernel, a):
@@ -42,8 +42,9 @@ def call_standalone(kernel, a):
     kernel(a.x[:rows], a.w_gate, a.w_up, a.y[:rows])
 
 
+@by_eights
 def call_standalone_cuda(launch, a):
-    """Launches the standalone CUDA kernel on a case's arrays; up to 8 tokens."""
+    """Launches the standalone CUDA kernel on a case's arrays."""
     args = (a.x, a.w_gate, a.w_up, a.y, int(a.count[0]), a.n, a.k)
     if a.w_gate.dtype == np.float32:
         launch("gemm_silu_f32", -(-a.n // 8), 64, 0, *args)

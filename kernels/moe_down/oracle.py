@@ -25,9 +25,9 @@ def oracle(t):
     return {"y": y}
 
 
-def make(rng, weights, cache, tokens, experts, top, n, k, only=None, lost=None):
+def make(rng, weights, cache, tokens, experts, top, n, k, only=None, lost=None, most=0):
     """Random routing and inputs; `only`: the one expert of every token; `lost`: a row without."""
-    slots, pairs = grouped(rng, tokens, experts, top, only, lost)
+    slots, pairs = grouped(rng, tokens, experts, top, only, lost, most)
     act = rng.standard_normal((tokens * top, k), np.float32)
     act[slots[-1, 1] :] = np.nan
     arrays = {
@@ -39,7 +39,13 @@ def make(rng, weights, cache, tokens, experts, top, n, k, only=None, lost=None):
     }
     slot_count = len(slots) - 1
     logical = {"act": (slot_count, k), "y": (slot_count, n)}
-    values = {"n": n, "k": k, "slot_count": slot_count, "slot_step": max(1, slot_count - 1)}
+    values = {
+        "n": n,
+        "k": k,
+        "slot_count": slot_count,
+        "slot_step": max(1, slot_count - 1),
+        "most": most,
+    }
     return Case(arrays, values, ("y",), logical)
 
 
@@ -49,7 +55,7 @@ def call_standalone(kernel, a):
 
 
 def call_standalone_cuda(launch, a):
-    """Launches the standalone CUDA kernel on a case's arrays; up to 8 tokens."""
+    """Launches the standalone CUDA kernel on a case's arrays; up to 8 pairs of an expert."""
     args = (a.slots, a.pairs, a.act, a.w, a.y, a.n, a.k)
     tiles = -(-a.n // 16) * a.slot_count
     if a.w.dtype == np.float32:

@@ -66,9 +66,9 @@ def access(a, tile):
 
 
 def shared(a, rows):
-    """GPU: the pairs' experts, and as many numbers; of more than 8 rows, two for each expert."""
-    pairs = -(-a.ids.shape[0] * a.k // 4) * 4
-    return 4 * (pairs + (2 * (-(-a.experts // 4) * 4) if rows > 8 else pairs))
+    """GPU: each pair's expert, and two numbers for each expert."""
+    pairs, experts = a.ids.shape[0] * a.k, a.experts
+    return 4 * (-(-pairs // 4) * 4 + 2 * (-(-experts // 4) * 4))
 
 
 def valid(a):

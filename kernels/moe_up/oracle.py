@@ -31,12 +31,14 @@ def oracle(t):
     return {"act": act}
 
 
-def make(rng, weights, cache, tokens, experts, top, n, k, fused=False, only=None, lost=None):
+def make(
+    rng, weights, cache, tokens, experts, top, n, k, fused=False, only=None, lost=None, most=0
+):
     """Random routing and inputs; `fused`: one tensor holds gate, then up, of each expert.
 
     `only`: the one expert of every token; `lost`: a row without experts.
     """
-    slots, pairs = grouped(rng, tokens, experts, top, only, lost)
+    slots, pairs = grouped(rng, tokens, experts, top, only, lost, most)
     w = rng.standard_normal((2, experts, n, k), np.float32) / np.sqrt(np.float32(k))
     if fused:
         w_gate = w_up = stored(np.concatenate(w, axis=1), weights)  # [experts, 2 n, k]
@@ -61,6 +63,7 @@ def make(rng, weights, cache, tokens, experts, top, n, k, fused=False, only=None
         "slot_count": len(slots) - 1,
         "slot_step": max(1, len(slots) - 2),
         "up_row": n if fused else 0,
+        "most": most,
     }
     return Case(arrays, values, ("act",), {"act": (len(slots) - 1, n)})
 
@@ -79,7 +82,7 @@ def call_standalone(kernel, a):
 
 
 def call_standalone_cuda(launch, a):
-    """Launches the standalone CUDA kernel on a case's arrays; up to 8 tokens."""
+    """Launches the standalone CUDA kernel on a case's arrays; up to 8 pairs of an expert."""
     args = (a.slots, a.pairs, a.x, a.w_gate, a.w_up, a.act, a.n, a.k, a.top, a.up_row)
     tiles = -(-a.n // 8) * a.slot_count
     if a.w_gate.dtype == np.float32:

@@ -8,6 +8,7 @@ import pytest
 
 from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.errors import UserError
+from mkport.library import find_op
 from mkport.machines.cuda.layout import stage_bytes
 from mkport.machines.host.machine import SHARED_BYTES, HostMachine
 from mkport.models import family_of, parse_config
@@ -15,8 +16,9 @@ from mkport.models.sampled import sampled
 from mkport.models.sizes import TINY
 from mkport.models.step import StepShape
 from mkport.plan import Graph, deal
-from mkport.testing import tiny
+from mkport.testing import check_op, tiny
 from mkport.testing.step import run_step
+from tests.kernels.cases import WIDE
 
 MACHINES = ["host", pytest.param("cuda", marks=pytest.mark.gpu)]
 SLOW = pytest.mark.slow
@@ -129,6 +131,27 @@ def test_workers_and_orders_give_the_same_bits() -> None:
         for seed, workers in enumerate((1, 2, 9, 20))
     }
     assert len(seen) == 1
+
+
+@cache
+def ops_program(dtype: str) -> CudaProgram:
+    return compose_cuda([find_op(name) for name in WIDE], dtype, dtype, 64)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("dtype", ["bf16", pytest.param("f32", marks=SLOW)])
+@pytest.mark.parametrize("op", WIDE)
+def test_an_op_is_lawful_and_has_the_standalone_s_bits(
+    request: pytest.FixtureRequest, machine: str, dtype: str, op: str
+) -> None:
+    if machine == "host":
+        request.getfixturevalue("host")
+    for workers in (1, 11):
+        for verdict in check_op(
+            find_op(op), machine, "solo", WIDE[op], dtype=dtype, workers=workers,
+            program=ops_program(dtype),
+        ):  # fmt: skip
+            assert verdict.ok, verdict
 
 
 def test_a_step_that_takes_all_rows_at_once_is_refused() -> None:
