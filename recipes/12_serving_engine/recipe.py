@@ -146,9 +146,10 @@ if that is less. A step has room for the sequences and a chunk of a prompt besid
 # %% [markdown] tab="CUDA"
 """
 On a GPU what counts is the memory that the weights have left. A step of the decode kernel holds
-up to eight tokens, so the engine takes up to eight sequences at a time, and `mkport serve
---machine cuda` refuses a larger `--max-batch` with that number. Prompts go through PyTorch's
-operators, which read many tokens at once and round in another order than the decode kernels.
+up to 64 tokens, so the engine takes up to 64 sequences at a time. For fewer that run it has
+smaller steps, of 1, 2, 4, 8, ... tokens: a row's numbers are the same in all of them. Prompts go
+through PyTorch's operators, which read many tokens at once and round in another order than the
+decode kernels.
 """
 
 # %%
