@@ -4,6 +4,7 @@ The constants of the runtime are written here once and generated into every comp
 launchers (GPU and host build) take the same numbers from here.
 """
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -229,14 +230,16 @@ def _known(nodes: list[int], schedule: Schedule, written: dict[str, list[int]]) 
             continue
         name = node.args[node.op.addresses]
         before = waited.get(name, -1)
-        if before >= 0 and not any(before < w < number for w in written[name]):
+        if before >= 0 and bisect_right(written[name], before) == bisect_left(
+            written[name], number
+        ):
             flags[r] = CONSTANTS["FLAG_KNOWN"]
         waited[name] = number
     return flags
 
 
 def _addresses_written(schedule: Schedule) -> dict[str, list[int]]:
-    """By tensor that holds addresses: the nodes that write it."""
+    """By tensor that holds addresses: the nodes that write it, ascending."""
     nodes = schedule.graph.nodes
     names = {node.args[node.op.addresses] for node in nodes if node.op.addresses}
     written: dict[str, list[int]] = {name: [] for name in names}
@@ -264,27 +267,30 @@ def _place(staged: _Staged, needs: list[int], same: set[tuple[int, int]], stage:
     """The flags of a worker's records: each buffer lies at the end of the stage memory whose last
     user is longer ago."""
     flags: list[int] = []
-    used: list[list[int]] = []  # [begin, end, last record that reads it]
-    last = -1
+    used: dict[tuple[int, int], int] = {}  # by (begin, end): the last record that reads it
+    last, place = -1, (0, 0)
     for r, node in enumerate(staged.nodes):
         need = needs[node]
         if not need:
             flags.append(0)
         elif (last, node) in same and staged.alike(r):
-            used[-1][2] = r
-            flags.append(used[-1][0] // STAGE_ALIGN | CONSTANTS["FLAG_STAGED"])
+            used[place] = r
+            flags.append(place[0] // STAGE_ALIGN | CONSTANTS["FLAG_STAGED"])
         else:
-            ends = (0, stage - need)
-            users = [
-                max((u[2] for u in used if u[0] < begin + need and u[1] > begin), default=-BOXES)
-                for begin in ends
-            ]
-            begin, user = min(zip(ends, users, strict=True), key=lambda pair: pair[1])
-            back = r - user
+            ends, users = (0, stage - need), [-BOXES, -BOXES]
+            for (begin, end), user in used.items():
+                for i in (0, 1):
+                    if user > users[i] and begin < ends[i] + need and end > ends[i]:
+                        users[i] = user
+            chosen = int(users[1] < users[0])
+            begin, back = ends[chosen], r - users[chosen]
             flags.append(
                 begin // STAGE_ALIGN | (back * CONSTANTS["FLAG_BACK"] if back < BOXES else 0)
             )
-            used = [u for u in used if r - u[2] < BOXES] + [[begin, begin + need, r]]
+            place = begin, begin + need
+            used[place] = r
+            if len(used) > BOXES:
+                used = {p: u for p, u in used.items() if r - u < BOXES}
         last = node
     return flags
 
