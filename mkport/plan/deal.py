@@ -9,7 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from mkport.declare import RECORD, RECORD_WORDS, Run
+from mkport.declare import RECORD, RECORD_WORDS
+from mkport.declare.op import Run
 from mkport.declare.record import NO_COUNTER
 from mkport.errors import UserError
 from mkport.plan.depend import Planned, plan
