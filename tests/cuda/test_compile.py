@@ -21,6 +21,7 @@ from mkport.testing.gpu_check import used
 
 ARCHS = ("sm_80", "sm_90a", "sm_100", "sm_120")
 SLOW = pytest.mark.slow
+ROWS = (8, pytest.param(64, marks=SLOW))  # of a step
 REGISTERS = 168  # of each of a worker's 384 threads
 SPILLS = 1536  # bytes a thread, of all ops in one file; an op alone has none
 WITH_TASK = [op for op in all_ops().values() if (op.folder / "task.cuh").is_file()]
@@ -84,8 +85,11 @@ def test_an_op_without_a_task_is_refused(tmp_path: Path) -> None:
         for dtype in ("bf16", "f32")
     ],
 )
-def test_the_megakernel_compiles_within_its_registers(nvrtc: Nvrtc, arch: str, dtype: str) -> None:
-    made = nvrtc.compile(compose_cuda(WITH_TASK, dtype, dtype).source, arch)
+@pytest.mark.parametrize("rows", ROWS)
+def test_the_megakernel_compiles_within_its_registers(
+    nvrtc: Nvrtc, arch: str, dtype: str, rows: int
+) -> None:
+    made = nvrtc.compile(compose_cuda(WITH_TASK, dtype, dtype, rows).source, arch)
     assert made.cubin.startswith(b"\x7fELF")
     assert 0 < made.registers["megakernel"] <= REGISTERS
     assert made.spills["megakernel"] <= SPILLS
@@ -125,8 +129,9 @@ def test_the_gpu_check_tells_what_the_assembler_said_or_that_it_did_not(
         for dtype in ("bf16", "f32")
     ],
 )
-def test_no_op_spills(nvrtc: Nvrtc, arch: str, dtype: str, op: Op) -> None:
-    made = nvrtc.compile(compose_cuda([op], dtype, dtype).source, arch)
+@pytest.mark.parametrize("rows", ROWS)
+def test_no_op_spills(nvrtc: Nvrtc, arch: str, dtype: str, op: Op, rows: int) -> None:
+    made = nvrtc.compile(compose_cuda([op], dtype, dtype, rows).source, arch)
     assert made.spills == {"megakernel": 0}
 
 
