@@ -19,7 +19,11 @@ __device__ inline unsigned address(const void* p) {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 __device__ inline void copy16(void* to, const void* from) {  // global to shared, in the background
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address(to)), "l"(from)
+  unsigned long long once;  // nobody reads it again: it leaves the L2 cache before others do
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(
+                   address(to)),
+               "l"(from), "l"(once)
                : "memory");
 }
 __device__ inline void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -62,16 +66,34 @@ struct Shape {
   float scale;
 };
 
+// Divides numbers below 2^23 by one of them: a few instructions, where / has twenty.
+struct Divider {
+  int by;
+  float factor;
+
+  __device__ static Divider of(int by) { return {by, __fdividef(1.0f, static_cast<float>(by))}; }
+  __device__ int divide(int n, int& rest) const {
+    int quotient = static_cast<int>(static_cast<float>(n) * factor);  // or one off
+    rest = n - quotient * by;
+    if (rest < 0) quotient--, rest += by;
+    if (rest >= by) quotient++, rest -= by;
+    return quotient;
+  }
+};
+
 // A tile, and the way to the next one: splits of a token's keys first, then groups of queries that
 // share a kv head, then tokens.
 struct Tile {
-  int token, group, split;
-  int sequence, oldest, position;  // of the token, and the keys that it sees, both included
+  int token, group;
+  unsigned split;
+  int sequence;
+  unsigned oldest, position;  // of the token, and the keys that it sees, both included
 
   __device__ void enter(const Shape& a, const int* rows) {
     sequence = rows[2 * token];
     position = rows[2 * token + 1];
-    oldest = a.window > 0 && position >= a.window ? position - a.window + 1 : 0;
+    const unsigned window = a.window;
+    oldest = window > 0 && position >= window ? position - window + 1 : 0;
     split = oldest / SPLIT;
   }
   __device__ int splits() const { return position / SPLIT - oldest / SPLIT + 1; }
@@ -82,42 +104,72 @@ struct Tile {
     group = 0;
     if (++token < a.tokens) enter(a, rows);
   }
-  // To tile `number` of all; returns how many there are. A lane looks at a token.
-  __device__ int seek(const Shape& a, const int* rows, int groups, int number) {
-    int before = 0, found = 0, at = 0;
+  // To the `number`-th tile of the token.
+  __device__ void go(int number) {
+    int rest;
+    group = Divider::of(splits()).divide(number, rest);
+    split = oldest / SPLIT + rest;
+  }
+  // From the first token to the block's first tile of all, of `groups` for each split of a token;
+  // returns how many tiles the block has. A lane looks at a token.
+  __device__ int share(const Shape& a, const int* rows, int groups) {
+    const int lane = threadIdx.x % 32;
+    unsigned tiles = splits() * groups, before = 0, end = 0;
+    if (a.tokens > 1) {
+      tiles = 0;
 #pragma unroll 1
-    for (int base = 0; base < a.tokens; base += 32) {
-      token = base + threadIdx.x % 32;
-      int own = 0;
-      if (token < a.tokens) {
-        enter(a, rows);
-        own = splits() * groups;
+      for (int base = 0; base < a.tokens; base += 32) {
+        token = base + lane;
+        int own = 0;
+        if (token < a.tokens) {
+          enter(a, rows);
+          own = splits() * groups;
+        }
+        for (int mask = 16; mask; mask /= 2) own += __shfl_xor_sync(~0u, own, mask);
+        tiles += own;
       }
-      int end = own;  // of the token's tiles, counted from the first lane's
-#pragma unroll
-      for (int step = 1; step < 32; step *= 2) {
-        const int more = __shfl_up_sync(~0u, end, step);
-        if (static_cast<int>(threadIdx.x % 32) >= step) end += more;
-      }
-      const int place = number - before;
-      const unsigned here = __ballot_sync(~0u, place >= end - own && place < end);
-      const int lane = __ffs(here) - 1;
-      const int start = __shfl_sync(~0u, end - own, lane & 31);
-      if (here) found = base + lane, at = place - start;
-      before += __shfl_sync(~0u, end, 31);
     }
-    token = found;
-    enter(a, rows);
-    group = at / splits();
-    split += at - group * splits();
-    return before;
+    unsigned first = blockIdx.x, count = first < tiles ? 1 : 0;
+    if (tiles > gridDim.x) {  // the first blocks have one more
+      const unsigned each = tiles / gridDim.x, more = tiles - each * gridDim.x;
+      first = blockIdx.x * each + (blockIdx.x < more ? blockIdx.x : more);
+      count = each + (blockIdx.x < more ? 1 : 0);
+    }
+    if (a.tokens > 1) {
+      int found = 0;
+#pragma unroll 1
+      for (int base = 0; base < a.tokens; base += 32) {
+        token = base + lane;
+        unsigned own = 0;
+        if (token < a.tokens) {
+          enter(a, rows);
+          own = splits() * groups;
+        }
+        unsigned upto = own;  // the tiles of this token and of those before it
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+          const unsigned others = __shfl_up_sync(~0u, upto, step);
+          if (lane >= step) upto += others;
+        }
+        upto += end;
+        const unsigned here = __ballot_sync(~0u, first >= upto - own && first < upto);
+        const int at = (__ffs(here) - 1) & 31;
+        const unsigned start = __shfl_sync(~0u, upto - own, at);
+        if (here) found = base + at, before = start;
+        end = __shfl_sync(~0u, upto, 31);
+      }
+      token = found;
+      enter(a, rows);
+    }
+    go(first - before);
+    return count;
   }
   __device__ int first() const { return split * SPLIT > oldest ? split * SPLIT : oldest; }
   __device__ int end() const {
     return (split + 1) * SPLIT < position + 1 ? (split + 1) * SPLIT : position + 1;
   }
-  __device__ int start() const { return first() / BLOCK * BLOCK; }  // of its first block
-  __device__ int blocks() const { return (end() - 1) / BLOCK - first() / BLOCK + 1; }
+  __device__ int start() const { return first() & ~(BLOCK - 1); }  // of its first block
+  __device__ int blocks() const { return (end() - start() + BLOCK - 1) / static_cast<unsigned>(BLOCK); }
 };
 
 // Which page holds a key, and the element of the cache where its row begins.
@@ -274,18 +326,6 @@ struct State {
   }
 };
 
-// Divides by one number, again and again, without dividing.
-struct Divider {
-  int by;
-  unsigned factor;  // 2^32 / by, rounded up
-  __device__ int divide(int n, int& rest) const {
-    int quotient = static_cast<int>(__umulhi(n, factor));  // or one more
-    rest = n - quotient * by;
-    if (rest < 0) quotient--, rest += by;
-    return quotient;
-  }
-};
-
 // The block's share of all tiles: each warp streams its blocks of keys and values, of tile after
 // tile, through a ring of its own; warps meet where a tile's sums are joined.
 template <int DIM>
@@ -298,23 +338,23 @@ __device__ inline void multiply(const Shape& a, const float* q, const int* rows,
   char* ring = shared + warp * STAGES * 2 * SLOT;
   float* sums = reinterpret_cast<float*>(shared + WARPS * STAGES * 2 * SLOT);
   float* ml = sums + 2 * WARPS * GROUP * (DIM + PAD);  // both twice: [2][WARPS][GROUP]...
-  const int group = a.heads / a.kv_heads, parts = (group + GROUP - 1) / GROUP;
-  const int groups = a.kv_heads * parts;
-  const Divider pages = {a.page, ~0u / a.page + 1};
-
   Tile tile = {}, to;  // that is computed; that is fetched
-  const unsigned tiles = tile.seek(a, rows, groups, 0);
-  const int begin = tiles * blockIdx.x / gridDim.x, end = tiles * (blockIdx.x + 1) / gridDim.x;
-  if (begin == end) return;
-  tile.seek(a, rows, groups, begin);
+  tile.enter(a, rows);  // on its way while the shape is divided
+  int rest;
+  const int group = Divider::of(a.kv_heads).divide(a.heads, rest);
+  const int parts = static_cast<unsigned>(group + GROUP - 1) / GROUP;
+  const int groups = a.kv_heads * parts;
+  const Divider pages = Divider::of(a.page);
+  const int end = tile.share(a, rows, groups);
+  if (end == 0) return;
   to = tile;
 
   // Fetching is STAGES blocks ahead of computing, and the page of the block after is on its way.
   // Keys and values are copied apart: a block's keys make room for others while its values are
   // added.
   unsigned fetched = 0, used = 0;
-  int fetching = begin, next = warp, blocks_to = to.blocks(), start_to = to.start();
-  int head_to = to.group / parts, page = 0, rest = 0;
+  int fetching = 0, next = warp, blocks_to = to.blocks(), start_to = to.start();
+  int head_to = parts == 1 ? to.group : to.group / parts, page = 0;
   long long from = 0;
   int key_places[2], value_places[4], copy_places[8 / LINE];
   for (int i = 0; i < 2; i++) key_places[i] = place_in_ring<DIM>(row, at + i * 4);
@@ -354,28 +394,48 @@ __device__ inline void multiply(const Shape& a, const float* q, const int* rows,
     next += WARPS;
     look_up();
   };
+  // A tile's queries: asked for, then rounded.
+  float4 columns[DIM / 16];
+  unsigned queries[DIM / 16][2];
+  auto ask = [&](int head, int count) {
+    const float* x = q + static_cast<long long>(head + row) * DIM + at * 8;
+#pragma unroll
+    for (int i = 0; i < DIM / 16; i++) {
+      columns[i] = {0, 0, 0, 0};
+      if (row < count)
+        columns[i] = *reinterpret_cast<const float4*>(x + i / 2 * 32 + i % 2 * 4);
+    }
+  };
+  auto round = [&]() {
+#pragma unroll
+    for (int i = 0; i < DIM / 16; i++) {
+      queries[i][0] = narrow2(columns[i].x, columns[i].y);
+      queries[i][1] = narrow2(columns[i].z, columns[i].w);
+    }
+  };
+  int g0 = (tile.group - head_to * parts) * GROUP, count = group - g0 < GROUP ? group - g0 : GROUP;
+  int head = head_to * group + g0, held = tile.token * a.heads + head;
   look_up();
+  ask(held, count);
 #pragma unroll 1
   for (int i = 0; i < STAGES; i++) {
     fetch_keys();
     fetch_values();
   }
 
-  int held = -1;
-  unsigned queries[DIM / 16][2];
-  for (int number = begin; number < end; number++) {
-    const int kv_head = parts == 1 ? tile.group : tile.group / parts;
-    const int g0 = (tile.group - kv_head * parts) * GROUP;
-    const int count = group - g0 < GROUP ? group - g0 : GROUP, head = kv_head * group + g0;
-    if (tile.token * a.heads + head != held) {
-      held = tile.token * a.heads + head;
-      const float* x = q + static_cast<long long>(held + row) * DIM + at * 8;
-#pragma unroll
-      for (int i = 0; i < DIM / 16; i++) {
-        float4 columns = {};
-        if (row < count) columns = *reinterpret_cast<const float4*>(x + i / 2 * 32 + i % 2 * 4);
-        queries[i][0] = narrow2(columns.x, columns.y);
-        queries[i][1] = narrow2(columns.z, columns.w);
+  round();
+
+  for (int number = 0; number < end; number++) {
+    if (number > 0) {
+      tile.step(a, rows, groups);
+      const int kv_head = parts == 1 ? tile.group : tile.group / parts;
+      g0 = (tile.group - kv_head * parts) * GROUP;
+      count = group - g0 < GROUP ? group - g0 : GROUP;
+      head = kv_head * group + g0;
+      if (tile.token * a.heads + head != held) {
+        held = tile.token * a.heads + head;
+        ask(held, count);
+        round();
       }
     }
     State<DIM> state;
@@ -408,7 +468,6 @@ __device__ inline void multiply(const Shape& a, const float* q, const int* rows,
       join(out + i / (DIM / 4) * (DIM + 16), DIM, mine + i / (DIM / 4) * (DIM + PAD),
            GROUP * (DIM + PAD), mine_ml + i / (DIM / 4) * 2, GROUP * 2, i % (DIM / 4) * 4,
            blocks < WARPS ? blocks : WARPS);
-    if (number + 1 < end) tile.step(a, rows, groups);
   }
 }
 
@@ -475,14 +534,10 @@ template <class T>
 __device__ inline void walk(const Shape& a, const float* q, const int* rows, const int* page_table,
                             const T* keys, const T* values, float* partial, char* shared) {
   Tile tile = {};
-  const unsigned tiles = tile.seek(a, rows, a.heads, 0);
-  const int begin = tiles * blockIdx.x / gridDim.x, end = tiles * (blockIdx.x + 1) / gridDim.x;
-  for (int number = begin; number < end; number++) {
-    if (number == begin)
-      tile.seek(a, rows, a.heads, begin);
-    else
-      tile.step(a, rows, a.heads);
+  tile.enter(a, rows);
+  for (int left = tile.share(a, rows, a.heads); left > 0; left--) {
     walk(a, tile, q, page_table, keys, values, partial, tile.group, shared);
+    tile.step(a, rows, a.heads);
   }
 }
 

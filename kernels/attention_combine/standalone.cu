@@ -1,5 +1,6 @@
-// Joins the splits of paged attention on a GPU. An ordinary kernel; a block 32 columns of a head of
-// a token: all its threads bring the sums to shared memory, one warp joins them in order.
+// Joins the splits of paged attention on a GPU. An ordinary kernel. A part is 32 columns of a head of
+// a token. Up to FEW splits are joined by a warp alone, four parts a block; of more a block has one
+// part: all its threads bring the sums to shared memory, one warp joins them in order.
 //   partial [tokens, splits, heads, head_dim + 16] float32: sums, m, l, split s at s % splits; rows
 //   [tokens, 2] int32 (sequence, position); y [tokens, heads, head_dim] float32
 
@@ -7,6 +8,7 @@ const int SPLIT = 512;  // keys
 const int COLUMNS = 32;
 const int CHUNK = 1024;  // splits that are in shared memory at a time
 const int BATCH = 16;    // of them, loaded together
+const int FEW = 32;      // places of splits that a warp has in its registers
 const float LOG2_E = 1.44269504f;
 
 #ifdef __CUDACC__
@@ -26,24 +28,103 @@ __device__ inline float exp2_fast(float x) {
 }
 #endif  // a compiler for another machine brings these functions itself
 
-// 128 threads; shared memory for up to CHUNK splits [COLUMNS], and the factors of all of them.
+__device__ inline float power(float x) { return exp2_fast(__fmul_rn(x, LOG2_E)); }
+
+// Divides numbers below 2^23: a few instructions, where / has twenty.
+__device__ inline int divided(int n, int by, int& rest) {
+  int quotient = static_cast<int>(__fdividef(static_cast<float>(n), static_cast<float>(by)));
+  rest = n - quotient * by;  // the quotient may be one off
+  if (rest < 0) quotient--, rest += by;
+  if (rest >= by) quotient++, rest -= by;
+  return quotient;
+}
+
+// The splits that a token sees: `count` from the `first` on, whose place is `begins`.
+struct Seen {
+  int count, begins;
+  __device__ static Seen of(int position, int window, int splits) {
+    if (window == 0) return {static_cast<int>(static_cast<unsigned>(position) / SPLIT) + 1, 0};
+    const unsigned oldest = position >= window ? position - window + 1 : 0;
+    const int first = oldest / SPLIT;
+    Seen seen;
+    divided(first, splits, seen.begins);
+    seen.count = static_cast<unsigned>(position) / SPLIT - first + 1;
+    return seen;
+  }
+};
+
+// A column of few splits; x: the column in place 0, ml: m and l there, a place every `step`. A lane
+// has its column of all places, MOST or fewer, and of one m and l; all are asked for before it is
+// known which of them the token sees.
+template <int MOST>
+__device__ inline float few(const float* x, const float* ml, int step, int splits,
+                            const int* position, int window, bool mine) {
+  const int lane = threadIdx.x % 32;
+  float2 own = {0.0f, 0.0f};  // m, l
+  float sums[MOST];
+  if (lane < splits) own = *reinterpret_cast<const float2*>(ml + lane * step);
+#pragma unroll
+  for (int i = 0; i < MOST; i++, x += step)
+    if (i < splits && mine) sums[i] = *x;
+  const Seen seen = Seen::of(*position, window, splits);
+  const int after = lane >= seen.begins ? lane - seen.begins : lane + splits - seen.begins;
+  const bool live = lane < splits && after < seen.count;
+  float top = live ? own.x : __uint_as_float(0xff800000u);
+  for (int mask = 16; mask; mask /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, mask));
+  const float factor = live ? power(__fadd_rn(own.x, -top)) : 0.0f;
+  float l = live ? __fmaf_rn(own.y, factor, 0.0f) : 0.0f;
+  const int at = seen.begins + lane < splits ? seen.begins + lane : seen.begins + lane - splits;
+  l = __shfl_sync(~0u, l, at & 31);  // in the splits' order
+  if (lane >= seen.count) l = 0.0f;
+  for (int mask = 16; mask; mask /= 2) l = __fadd_rn(l, __shfl_xor_sync(~0u, l, mask));
+  float sum = 0.0f;
+  auto add = [&](int low, int high) {
+    const unsigned count = high - low;
+#pragma unroll
+    for (int i = 0; i < MOST; i++) {
+      const float weight = __shfl_sync(~0u, factor, i);
+      if (i - low < count) sum = __fmaf_rn(sums[i], weight, sum);
+    }
+  };
+  const int behind = seen.begins + seen.count;
+  add(seen.begins, behind < splits ? behind : splits);
+  if (behind > splits) add(0, behind - splits);
+  return __fdiv_rn(sum, l);
+}
+
+// 128 threads; shared memory for up to CHUNK splits [COLUMNS], and the factors of all of them, where
+// there are more than FEW.
 extern "C" __global__ void __launch_bounds__(128, 8)
-    attention_combine(const float* partial, const int* rows, float* y, int heads, int head_dim,
-                      int splits, int window) {
+    attention_combine(const float* partial, const int* rows, float* y, int tokens, int heads,
+                      int head_dim, int splits, int window) {
   extern __shared__ __align__(128) char shared[];
   float* sums = reinterpret_cast<float*>(shared);
   float* factors = sums + (splits < CHUNK ? splits : CHUNK) * COLUMNS;  // first m, then e^(m - m')
   float* weights = factors + splits;                                    // l
-  const int parts = (head_dim + COLUMNS - 1) / COLUMNS, lane = threadIdx.x % 32;
-  const int column = blockIdx.x % parts * COLUMNS, head = blockIdx.x / parts % heads;
-  const int token = blockIdx.x / (parts * heads), position = rows[2 * token + 1];
-  const int oldest = window > 0 && position >= window ? position - window + 1 : 0;
-  const int first = oldest / SPLIT, count = position / SPLIT + 1 - first;
+  const int parts = static_cast<unsigned>(head_dim + COLUMNS - 1) / COLUMNS;
+  const int lane = threadIdx.x % 32, number = splits <= FEW ? blockIdx.x * 4 + threadIdx.x / 32
+                                                            : blockIdx.x;
+  int part, head;
+  const int token = divided(divided(number, parts, part), heads, head), column = part * COLUMNS;
+  if (token >= tokens) return;
   const int row = head_dim + 16, step = heads * row;
   const float* x = partial + static_cast<long long>(token) * splits * step + head * row;
-  const int begins = first % splits;  // the place of the first
-  auto place = [&](int s) {           // those behind the last place are at 0 and on
-    const int at = begins + s;
+  float* out = y + (static_cast<long long>(token) * heads + head) * head_dim + column + lane;
+  const bool mine = column + lane < head_dim;
+  if (splits <= FEW) {
+    const int* position = rows + 2 * token + 1;
+    x += column + lane;
+    const float* ml = x + head_dim - column - lane;
+    const float joined = splits <= FEW / 2
+                             ? few<FEW / 2>(x, ml, step, splits, position, window, mine)
+                             : few<FEW>(x, ml, step, splits, position, window, mine);
+    if (mine) *out = joined;
+    return;
+  }
+  const Seen seen = Seen::of(rows[2 * token + 1], window, splits);
+  const int count = seen.count;
+  auto place = [&](int s) {  // those behind the last place are at 0 and on
+    const int at = seen.begins + s;
     return static_cast<long long>(at < splits ? at : at - splits) * step;
   };
 
@@ -57,8 +138,9 @@ extern "C" __global__ void __launch_bounds__(128, 8)
   };
 #pragma unroll 4
   for (int s = threadIdx.x; s < count; s += 128) {
-    factors[s] = x[place(s) + head_dim];
-    weights[s] = x[place(s) + head_dim + 1];
+    const float2 ml = *reinterpret_cast<const float2*>(x + place(s) + head_dim);
+    factors[s] = ml.x;
+    weights[s] = ml.y;
   }
   fetch(0);
   __syncthreads();
@@ -69,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(128, 8)
     for (int mask = 16; mask; mask /= 2) m = fmaxf(m, __shfl_xor_sync(~0u, m, mask));
 #pragma unroll 4
     for (int s = lane; s < count; s += 32) {
-      factors[s] = exp2_fast(__fmul_rn(__fadd_rn(factors[s], -m), LOG2_E));
+      factors[s] = power(__fadd_rn(factors[s], -m));
       l = __fmaf_rn(weights[s], factors[s], l);
     }
     for (int mask = 16; mask; mask /= 2) l = __fadd_rn(l, __shfl_xor_sync(~0u, l, mask));
@@ -102,7 +184,5 @@ extern "C" __global__ void __launch_bounds__(128, 8)
     __syncthreads();
     if (begin + CHUNK < count) fetch(begin + CHUNK);
   }
-  if (threadIdx.x < 32 && column + lane < head_dim)
-    y[(static_cast<long long>(token) * heads + head) * head_dim + column + lane] =
-        __fdiv_rn(sum, l);
+  if (threadIdx.x < 32 && mine) *out = __fdiv_rn(sum, l);
 }
