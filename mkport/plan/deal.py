@@ -85,7 +85,10 @@ def _runs(node: Node, workers: int, share: Share, cursor: int) -> Iterator[tuple
     if len(lots) < workers:
         edges = [workers * p // len(lots) for p in range(len(lots) + 1)]
         for lot, begin, end in zip(lots, edges, edges[1:], strict=False):
-            for place, run in enumerate(_split(lot, end - begin, share)):
+            few = end - begin
+            if len(lots) > 1 and lot[2]:  # as few as have no more tiles than if all had some
+                few = -(-lot[2] // -(-lot[2] // few))
+            for place, run in enumerate(_split(lot, few, share)):
                 yield begin + (cursor + place) % (end - begin), np.array([run])
     else:
         runs = np.array(lots, np.int64)

@@ -155,7 +155,7 @@ MK_DEVICE inline void mk_computer(const MkLaunch& launch) {
     }
     char* buffer = role.stage_buffer(box);
     if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED) && box.input.rows > 0) {
-      mk_gather<4>(box.input, buffer, mk_warp(), MK_COMPUTE_WARPS);
+      mk_gather<(MK_ROWS > 8 ? 8 : 4)>(box.input, buffer, mk_warp(), MK_COMPUTE_WARPS);
       mk_named_barrier(MK_COMPUTE_BARRIER, MK_COMPUTERS);
     }
     MkCompute compute = {role.ring(), buffer, nullptr, buffer, box.notes, nullptr, -1, -1, {}};
