@@ -1,36 +1,41 @@
 """How many prompt tokens a step takes beside sequences that decode, so that these wait no more than
-a while longer for their tokens: found from how long steps have taken. What a step is made of is the
+a while longer for their tokens: found from how long steps take. What a step is made of is the
 scheduler's business, and results do not depend on it."""
 
 from collections import deque
 from statistics import median
 
 BUDGET = 1.8  # a step with prompt tokens over the same one without: its slowest stay within twice
-LEAST = 2  # prompt tokens, lest a prompt never ends
-KEPT = 15  # steps looked back on: the median of so many does not see a machine's hiccups
+LEAST = 4  # prompt tokens, lest a prompt never ends
+# Steps looked back on, of each kind: a median of so many does not see a machine's hiccups.
+WITH, WITHOUT = 15, 7
+EVERY = 20  # so many steps with prompt tokens, and then one without: what it takes changes too
 
 
 class Pace:
     """Learns what steps of each number of decoding sequences take, and what a prompt token adds.
 
     `first` is the share while nothing is known, `most` the largest, both in prompt tokens; one
-    counts for more at a late position, where attention takes longer.
+    counts for more at a late position, where attention takes longer. It grows by one a step.
     """
 
     def __init__(self, first: int, most: int, budget: float = BUDGET) -> None:
         self._first, self._most, self._budget = first, most, budget
         self._alone: dict[int, deque[float]] = {}  # seconds, by decoding sequences
-        self._added: deque[float] = deque(maxlen=KEPT)  # seconds a prompt token
-        self._largest = first  # share that was tried
+        self._added: deque[float] = deque(maxlen=WITH)  # seconds a prompt token
+        self._largest = first  # share so far
+        self._since = 0  # steps with prompt tokens since the last one without
 
     def share(self, decoding: int) -> int:
-        """Prompt tokens for the next step, beside so many sequences that decode."""
+        """Prompt tokens for the next step, beside so many sequences that decode; now and then 0."""
+        if self._since >= EVERY:
+            return 0
         base = self._base(decoding)
         if base is None or not self._added:
             return self._first
         room, added = (self._budget - 1) * base, median(self._added)
         fits = int(room / added) if added > 0 else self._most
-        self._largest = min(max(fits, LEAST), self._most, 2 * self._largest)
+        self._largest = min(max(fits, LEAST), self._most, self._largest + 1)
         return self._largest
 
     def landed(self, decoding: int, prompt: int, seconds: float) -> None:
@@ -38,8 +43,9 @@ class Pace:
         few prompt tokens, a prompt's last, says little of what one adds."""
         if not decoding:
             return
+        self._since = self._since + 1 if prompt else 0
         if not prompt:
-            self._alone.setdefault(decoding, deque(maxlen=KEPT)).append(seconds)
+            self._alone.setdefault(decoding, deque(maxlen=WITHOUT)).append(seconds)
         elif 2 * prompt >= self._largest and (base := self._base(decoding)) is not None:
             self._added.append((seconds - base) / prompt)
 

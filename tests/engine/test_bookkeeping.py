@@ -165,6 +165,7 @@ SIZES = {
     "window of one": limits(pools=((40, 0), (12, 1))),
     "page above the window": limits(page=16, pools=((7, 0), (6, 7))),
     "window of whole pages": limits(pools=((30, 0), (20, 8))),
+    "paced": limits(paced=True),
     "one at a time": limits(sequences=1, pools=((24, 0), (6, 10)), chunk=1, mixed_chunk=1),
     "few rows": limits(rows=5),
     "no cache": limits(prefix_cache=False),
