@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mkport.port import known
-from mkport.port.facts import Facts, Function, Key, Scope
+from mkport.port.facts import Facts
+from mkport.port.functions import Function, Key, Scope
 from mkport.port.levels import ANY_LANE, ANY_WARP, BLOCK, UNIFORM, WARP, Value, mixed, under
 from mkport.port.syntax import walk
 

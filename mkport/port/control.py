@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from mkport.port import known
-from mkport.port.facts import LOOPS, Function
+from mkport.port.facts import LOOPS
 from mkport.port.finding import Finding
+from mkport.port.functions import Function
 from mkport.port.levels import BLOCK, WARP, Value
 from mkport.port.syntax import find, walk
 from mkport.port.uniform import Uniformity

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from mkport.port import known
 from mkport.port.calls import Calls
-from mkport.port.facts import Function, Key, Scope
+from mkport.port.functions import Function, Key, Scope
 from mkport.port.levels import (
     ANY_LANE,
     BLOCK,

@@ -12,6 +12,7 @@ from mkport.errors import UserError
 from mkport.machines.host.machine import SHARED_BYTES
 from mkport.port import emit
 from mkport.port.control import Control
+from mkport.port.decided import grid_args
 from mkport.port.effects import effects, host_calls, library_names
 from mkport.port.finding import Finding, RefusedPort
 from mkport.port.geometry import MAX_THREADS, geometry
@@ -59,7 +60,7 @@ class Fitted(Scanned):
                 launch, grid=(4, 3 if wide else 1, 2 if deep else 1),
                 sources=("made up for the run", *launch.sources[1:]),
             )  # fmt: skip
-        words = len(self.kernel.params) + len(emit.grid_args(launch))
+        words = len(self.kernel.params) + len(grid_args(launch))
         if words > MAX_WORDS:
             raise RefusedPort(too_many(self.kernel.name, self.kernel.line, words))
         gx, gy, gz = launch.grid or (1, 1, 1)

@@ -45,14 +45,14 @@ class Operands:
         return len(self.texts)
 
     def register(self, at: int) -> str:
-        """A register that is written."""
+        """A register that is written. Raises Unknown for what is none."""
         name = self.names.get(self.texts[at])
         if name is None:
             raise Unknown(self.texts[at])
         return name
 
     def raw(self, at: int, text: str | None = None) -> str:
-        """An operand's 64 bits."""
+        """An operand's 64 bits. Raises Unknown for a name that is not known."""
         text = self.texts[at] if text is None else text
         if text in self.names:
             return self.names[text]
@@ -80,7 +80,7 @@ class Operands:
         return [self.raw(at, part) for part in split_list(text[1:-1])]
 
     def address(self, at: int) -> tuple[str, str]:
-        """A register in brackets, and what is added to it."""
+        """A register in brackets, and what is added to it. Raises Unknown for another place."""
         found = re.fullmatch(r"\[\s*([^\s+]+)\s*(?:\+\s*(-?\w+)\s*)?\]", self.texts[at])
         if found is None:
             raise Unknown(self.texts[at])

@@ -9,8 +9,9 @@ import numpy as np
 
 from mkport.errors import UserError
 from mkport.machines.host.build import HostFault, compiler
-from mkport.port import check, emit
+from mkport.port import check
 from mkport.port.arguments import trials
+from mkport.port.decided import argument_names, grid_args
 from mkport.port.finding import Finding
 from mkport.port.geometry import Geometry
 from mkport.port.original import NotBuilt, Original
@@ -137,10 +138,10 @@ class Tried(Written):
 
     def bound(self, arguments: Mapping[str, Any], launch: Geometry) -> dict[str, Any]:
         """The op's arguments, by name: the kernel's, and the grid."""
-        names = emit.argument_names(self.kernel)
+        names = argument_names(self.kernel)
         bound = {names[name]: _wrapped(value) for name, value in arguments.items()}
-        bound |= dict(zip(emit.grid_args(launch), launch.grid or (), strict=False))
-        axes = emit.grid_args(self.launch or launch)
+        bound |= dict(zip(grid_args(launch), launch.grid or (), strict=False))
+        axes = grid_args(self.launch or launch)
         return bound | {axis: 1 for axis in axes if axis not in bound}
 
     def wanted(self, chosen: Chosen, machine: str) -> dict[str, np.ndarray]:
@@ -151,7 +152,7 @@ class Tried(Written):
                 self._original_for_gpu(), self.kernel, self._full_name(), chosen.launch,
                 chosen.arguments, self.layout.dynamic,
             )  # fmt: skip
-        return self._wanted(chosen.arguments, outputs, emit.argument_names(self.kernel))
+        return self._wanted(chosen.arguments, outputs, argument_names(self.kernel))
 
     def _compare(self, step: Step, chosen: Chosen) -> None:
         """Runs the port as well, and holds the bits against each other."""

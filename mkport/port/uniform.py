@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mkport.port.expressions import Expressions
-from mkport.port.facts import LOOPS, Function, Scope
+from mkport.port.facts import LOOPS
 from mkport.port.finding import Finding, RefusedPort
+from mkport.port.functions import Function, Scope
 from mkport.port.kernel import Kernel
 from mkport.port.levels import ANY_LANE, BLOCK, UNIFORM, Value, join, mixed, number, under
 from mkport.port.syntax import declarators, declared, find, walk

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mkport.port import known
-from mkport.port.facts import Function
+from mkport.port.functions import Function
 from mkport.port.kernel import Kernel
 from mkport.port.syntax import declarators, declared, find
 from mkport.port.uniform import Uniformity

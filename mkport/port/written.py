@@ -6,11 +6,14 @@ from pathlib import Path
 from mkport.declare import Op
 from mkport.files import write_text
 from mkport.port import compile as compiling
-from mkport.port import emit, ptx
+from mkport.port import edits, emit, ptx
+from mkport.port.decided import Plan
+from mkport.port.edits import user_section
 from mkport.port.finding import Finding, RefusedPort
 from mkport.port.fitted import Fitted
 from mkport.port.includes import CUB_NAMES, DEVICE_PARTS
 from mkport.port.lexer import blanked
+from mkport.port.prelude import HEADERS, PRELUDE
 from mkport.port.scanned import RECORDED, recorded
 from mkport.port.unit import host_ranges
 
@@ -23,7 +26,7 @@ class Written(Fitted):
     def _emit(self) -> None:
         step = self.steps.begin("emit")
         assert self.launch is not None
-        plan = emit.Plan(
+        plan = Plan(
             self.name, self.kernel, self.launch, self.layout, tuple(self.items), self.macros,
             self.merged.system, frozenset(self.request.immutable), self.modes, self.meets,
             self.drains, self.asserts, self.request.path.name,
@@ -37,9 +40,9 @@ class Written(Fitted):
             RECORDED: recorded(self.request, self.kernel, self.launch),
         }
         before = "\n".join(line for line in self.original.splitlines() if line.strip())
-        text = emit.user_section(self.unit, plan)
+        text = user_section(self.unit, plan)
         after = "\n".join(line for line in text.splitlines() if line.strip())
-        if word := emit.left_over(text, self.request.immutable):
+        if word := edits.left_over(text, self.request.immutable):
             raise RefusedPort(
                 Finding(
                     "MK101", self.kernel.line, 1,
@@ -85,18 +88,25 @@ class Written(Fitted):
     def _original_for_gpu(self) -> str:
         kept = [
             f"#include <{header}>" for name in dict.fromkeys(self.merged.system)
-            if name in emit.HEADERS or f"<{name}>" in self.merged.libraries
+            if name in HEADERS or f"<{name}>" in self.merged.libraries
             for header in DEVICE_PARTS.get(name, (name,))
         ]  # fmt: skip
         return "\n".join(
-            [*kept, emit.PRELUDE, CUB_NAMES, "#line 1", self.merged.own(self.original)]
+            [
+                *kept,
+                PRELUDE,
+                *self._standard(),
+                CUB_NAMES,
+                "#line 1",
+                self.merged.own(self.original),
+            ]
         )
 
     def _full_name(self) -> str:
         return self.kernel.qualified(self.unit)
 
     def _original_for_host(self) -> str:
-        kept = [f"#include <{name}>" for name in self.merged.system if name in emit.HEADERS]
+        kept = [f"#include <{name}>" for name in self.merged.system if name in HEADERS]
         text, translated = ptx.translated(self.original)
         kept += [f'#include "{ptx.HEADER}"'] if translated else []
         lines = text.split("\n")
