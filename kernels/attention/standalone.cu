@@ -110,24 +110,14 @@ struct Tile {
     group = Divider::of(splits()).divide(number, rest);
     split = oldest / SPLIT + rest;
   }
-  // From the first token to the block's first tile of all, of `groups` for each split of a token;
-  // returns how many tiles the block has. A lane looks at a token.
+  // To the block's first tile of all, of `groups` for each split of a token; returns how many tiles
+  // the block has.
   __device__ int share(const Shape& a, const int* rows, int groups) {
-    const int lane = threadIdx.x % 32;
-    unsigned tiles = splits() * groups, before = 0, end = 0;
-    if (a.tokens > 1) {
-      tiles = 0;
-#pragma unroll 1
-      for (int base = 0; base < a.tokens; base += 32) {
-        token = base + lane;
-        int own = 0;
-        if (token < a.tokens) {
-          enter(a, rows);
-          own = splits() * groups;
-        }
-        for (int mask = 16; mask; mask /= 2) own += __shfl_xor_sync(~0u, own, mask);
-        tiles += own;
-      }
+    unsigned tiles = 0, before = 0;
+#pragma unroll 8
+    for (token = 0; token < a.tokens; token++) {
+      enter(a, rows);
+      tiles += splits() * groups;
     }
     unsigned first = blockIdx.x, count = first < tiles ? 1 : 0;
     if (tiles > gridDim.x) {  // the first blocks have one more
@@ -135,32 +125,18 @@ struct Tile {
       first = blockIdx.x * each + (blockIdx.x < more ? blockIdx.x : more);
       count = each + (blockIdx.x < more ? 1 : 0);
     }
+    int found = 0;
     if (a.tokens > 1) {
-      int found = 0;
+      unsigned upto = 0;
 #pragma unroll 1
-      for (int base = 0; base < a.tokens; base += 32) {
-        token = base + lane;
-        unsigned own = 0;
-        if (token < a.tokens) {
-          enter(a, rows);
-          own = splits() * groups;
-        }
-        unsigned upto = own;  // the tiles of this token and of those before it
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-          const unsigned others = __shfl_up_sync(~0u, upto, step);
-          if (lane >= step) upto += others;
-        }
-        upto += end;
-        const unsigned here = __ballot_sync(~0u, first >= upto - own && first < upto);
-        const int at = (__ffs(here) - 1) & 31;
-        const unsigned start = __shfl_sync(~0u, upto - own, at);
-        if (here) found = base + at, before = start;
-        end = __shfl_sync(~0u, upto, 31);
+      for (token = 0; token < a.tokens; token++) {
+        enter(a, rows);
+        if (first >= upto) found = token, before = upto;
+        upto += splits() * groups;
       }
-      token = found;
-      enter(a, rows);
     }
+    token = found;
+    enter(a, rows);
     go(first - before);
     return count;
   }
@@ -340,8 +316,7 @@ __device__ inline void multiply(const Shape& a, const float* q, const int* rows,
   float* ml = sums + 2 * WARPS * GROUP * (DIM + PAD);  // both twice: [2][WARPS][GROUP]...
   Tile tile = {}, to;  // that is computed; that is fetched
   tile.enter(a, rows);  // on its way while the shape is divided
-  int rest;
-  const int group = Divider::of(a.kv_heads).divide(a.heads, rest);
+  const int group = a.heads / a.kv_heads;
   const int parts = static_cast<unsigned>(group + GROUP - 1) / GROUP;
   const int groups = a.kv_heads * parts;
   const Divider pages = Divider::of(a.page);
@@ -354,7 +329,7 @@ __device__ inline void multiply(const Shape& a, const float* q, const int* rows,
   // added.
   unsigned fetched = 0, used = 0;
   int fetching = 0, next = warp, blocks_to = to.blocks(), start_to = to.start();
-  int head_to = parts == 1 ? to.group : to.group / parts, page = 0;
+  int head_to = parts == 1 ? to.group : to.group / parts, page = 0, rest = 0;
   long long from = 0;
   int key_places[2], value_places[4], copy_places[8 / LINE];
   for (int i = 0; i < 2; i++) key_places[i] = place_in_ring<DIM>(row, at + i * 4);

@@ -98,10 +98,10 @@ def call_standalone(kernel, a):
 def call_standalone_cuda(launch, a):
     """Launches the standalone CUDA kernel on a case's arrays."""
     live = int(a.count[0])
-    blocks = live * a.heads * -(-a.head_dim // 32)
+    parts = live * a.heads * -(-a.head_dim // 32)
     shared = 4 * (32 * min(a.splits, 1024) + 2 * a.splits)
-    if a.splits <= 32:  # a warp for what is a block's otherwise
-        blocks, shared = -(-blocks // 4), 0
-    if live:
-        sizes = (live, a.heads, a.head_dim, a.splits, a.window)
-        launch("attention_combine", blocks, 128, shared, a.partial, a.rows, a.y, *sizes)
+    tensors, sizes = (a.partial, a.rows, a.y), (a.heads, a.head_dim, a.splits, a.window)
+    if live and a.splits <= 32:
+        launch("attention_combine_few", -(-parts // 4), 128, 0, *tensors, live, *sizes)
+    elif live:
+        launch("attention_combine", parts, 128, shared, *tensors, *sizes)

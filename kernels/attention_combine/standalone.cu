@@ -92,36 +92,54 @@ __device__ inline float few(const float* x, const float* ml, int step, int split
   return __fdiv_rn(sum, l);
 }
 
-// 128 threads; shared memory for up to CHUNK splits [COLUMNS], and the factors of all of them, where
-// there are more than FEW.
+// A part of a block, or of a warp.
+struct Part {
+  int token, head, column;
+  __device__ static Part of(int number, int heads, int head_dim) {
+    const int parts = static_cast<unsigned>(head_dim + COLUMNS - 1) / COLUMNS;
+    Part p;
+    int rest;
+    const int row = divided(number, parts, rest);
+    p.token = divided(row, heads, p.head);
+    p.column = rest * COLUMNS;
+    return p;
+  }
+};
+
+// 128 threads, a warp a part; at most FEW splits.
 extern "C" __global__ void __launch_bounds__(128, 8)
-    attention_combine(const float* partial, const int* rows, float* y, int tokens, int heads,
-                      int head_dim, int splits, int window) {
+    attention_combine_few(const float* partial, const int* rows, float* y, int tokens, int heads,
+                          int head_dim, int splits, int window) {
+  const int lane = threadIdx.x % 32;
+  const Part p = Part::of(blockIdx.x * 4 + threadIdx.x / 32, heads, head_dim);
+  if (p.token >= tokens) return;
+  const int row = head_dim + 16, step = heads * row;
+  const float* ml = partial + static_cast<long long>(p.token) * splits * step + p.head * row +
+                    head_dim;
+  const float* x = ml - head_dim + p.column + lane;
+  const int* position = rows + 2 * p.token + 1;
+  const bool mine = p.column + lane < head_dim;
+  const float joined = splits <= FEW / 2
+                           ? few<FEW / 2>(x, ml, step, splits, position, window, mine)
+                           : few<FEW>(x, ml, step, splits, position, window, mine);
+  if (mine)
+    y[(static_cast<long long>(p.token) * heads + p.head) * head_dim + p.column + lane] = joined;
+}
+
+// 128 threads, a block a part; shared memory for up to CHUNK splits [COLUMNS], and the factors of all
+// of them.
+extern "C" __global__ void __launch_bounds__(128, 8)
+    attention_combine(const float* partial, const int* rows, float* y, int heads, int head_dim,
+                      int splits, int window) {
   extern __shared__ __align__(128) char shared[];
   float* sums = reinterpret_cast<float*>(shared);
   float* factors = sums + (splits < CHUNK ? splits : CHUNK) * COLUMNS;  // first m, then e^(m - m')
   float* weights = factors + splits;                                    // l
-  const int parts = static_cast<unsigned>(head_dim + COLUMNS - 1) / COLUMNS;
-  const int lane = threadIdx.x % 32, number = splits <= FEW ? blockIdx.x * 4 + threadIdx.x / 32
-                                                            : blockIdx.x;
-  int part, head;
-  const int token = divided(divided(number, parts, part), heads, head), column = part * COLUMNS;
-  if (token >= tokens) return;
-  const int row = head_dim + 16, step = heads * row;
-  const float* x = partial + static_cast<long long>(token) * splits * step + head * row;
-  float* out = y + (static_cast<long long>(token) * heads + head) * head_dim + column + lane;
-  const bool mine = column + lane < head_dim;
-  if (splits <= FEW) {
-    const int* position = rows + 2 * token + 1;
-    x += column + lane;
-    const float* ml = x + head_dim - column - lane;
-    const float joined = splits <= FEW / 2
-                             ? few<FEW / 2>(x, ml, step, splits, position, window, mine)
-                             : few<FEW>(x, ml, step, splits, position, window, mine);
-    if (mine) *out = joined;
-    return;
-  }
-  const Seen seen = Seen::of(rows[2 * token + 1], window, splits);
+  const int lane = threadIdx.x % 32;
+  const Part p = Part::of(blockIdx.x, heads, head_dim);
+  const int row = head_dim + 16, step = heads * row, column = p.column;
+  const float* x = partial + static_cast<long long>(p.token) * splits * step + p.head * row;
+  const Seen seen = Seen::of(rows[2 * p.token + 1], window, splits);
   const int count = seen.count;
   auto place = [&](int s) {  // those behind the last place are at 0 and on
     const int at = seen.begins + s;
@@ -184,5 +202,7 @@ extern "C" __global__ void __launch_bounds__(128, 8)
     __syncthreads();
     if (begin + CHUNK < count) fetch(begin + CHUNK);
   }
-  if (threadIdx.x < 32 && mine) *out = __fdiv_rn(sum, l);
+  if (threadIdx.x < 32 && column + lane < head_dim)
+    y[(static_cast<long long>(p.token) * heads + p.head) * head_dim + column + lane] =
+        __fdiv_rn(sum, l);
 }
