@@ -10,7 +10,7 @@ from mkport.port.decided import Plan, argument_names, grid_args
 from mkport.port.edits import user_section
 from mkport.port.kernel import Param
 from mkport.port.lexer import names
-from mkport.port.prelude import HEADERS, LIMITS
+from mkport.port.prelude import HEADERS, LIMITS, STANDARD
 from mkport.port.ptx import HEADER as PTX
 from mkport.port.unit import Unit
 
@@ -41,6 +41,8 @@ def task_text(unit: Unit, plan: Plan) -> str:
     section_text = user_section(unit, plan)
     if "mk_ptx::" in section_text or "mk_fault(" in section_text:
         lines += ["#ifdef MK_HOST", f'#include "{PTX}"', "#endif"]
+    if "std::" in section_text:
+        lines += STANDARD.rstrip().split("\n")
     used = names("".join(unit.text_of(item) for item in plan.items)) | {
         name for macro in plan.macros for name in names(unit.macros[macro].text)
     }

@@ -1,5 +1,7 @@
 """What stands before a ported file's own text: CUDA's headers, and names of the C library."""
 
+from pathlib import Path
+
 # What a composed file may include.
 HEADERS = ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "math_constants.h")
 # What files have of the C library's headers, which NVRTC lacks.
@@ -28,3 +30,5 @@ typedef unsigned short uint16_t; typedef int int32_t; typedef unsigned int uint3
 typedef long long int64_t; typedef unsigned long long uint64_t; typedef unsigned int uint;
 typedef unsigned short ushort; typedef unsigned long ulong; typedef unsigned long long uintptr_t;
 """ + "".join(f"#ifndef {name}\n#define {name} {value}\n#endif\n" for name, value in LIMITS.items())
+# Types and limits of the C++ library, for NVRTC.
+STANDARD = Path(__file__).with_name("std.h").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from mkport.port.finding import Finding, RefusedPort
 from mkport.port.fitted import Fitted
 from mkport.port.includes import CUB_NAMES, DEVICE_PARTS
 from mkport.port.lexer import blanked
-from mkport.port.prelude import HEADERS, PRELUDE
+from mkport.port.prelude import HEADERS, PRELUDE, STANDARD
 from mkport.port.scanned import RECORDED, recorded
 from mkport.port.unit import host_ranges
 
@@ -101,6 +101,9 @@ class Written(Fitted):
                 self.merged.own(self.original),
             ]
         )
+
+    def _standard(self) -> list[str]:
+        return [STANDARD] if "std::" in self.original else []
 
     def _full_name(self) -> str:
         return self.kernel.qualified(self.unit)

@@ -192,3 +192,27 @@ def test_a_member_function_that_nothing_names_counts_for_nothing(tmp_path: Path)
         path.write_text(LEFT_OUT.replace("MORE", call))
         report = port_file(path, block=(32, 1, 1), grid=(1, 1, 1), run=False, compile=False)
         assert {f.code for f in report.refusals} == {"MK151"}
+
+
+STANDARD = """\
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+template <class T> __global__ void k(const T* x, T* y, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  T best = -std::numeric_limits<T>::infinity();
+  using Step = std::conditional_t<std::is_same<T, float>::value, int, float>;
+  if constexpr (std::is_same_v<T, float>) best = std::max(best, x[i]);
+  if (i < n) y[i] = best + Step(2.5f) + std::min(i, 3) + std::numeric_limits<signed char>::min();
+}
+"""
+
+
+@needs_compiler
+@needs_nvrtc
+def test_types_and_limits_of_the_standard_library(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(STANDARD)
+    report = ported(path, instantiate="k<float>", arguments=GIVEN)
+    assert report.verdict == "ported" and report.ran, [str(f) for f in report.findings]
+    assert all(code in " ".join(report.steps[8].lines) for code in ("the original", "the port"))

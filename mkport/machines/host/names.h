@@ -13,7 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <algorithm>
+#include <limits>
 #include <type_traits>
+#include <utility>
 
 #define __host__
 #define __constant__
