@@ -5,7 +5,11 @@ from typing import Any
 
 import pytest
 
+from mkport.compose.cuda import compose_cuda
+from mkport.compose.cuda_constants import CONSTANTS
 from mkport.errors import UserError
+from mkport.machines.cuda.layout import shared_of, stage_bytes
+from mkport.machines.host.machine import SHARED_BYTES
 from mkport.models import FAMILIES, family_of, parse_config
 from mkport.models.sizes import FULL, SMALL, TINY, config_of
 from mkport.models.step import StepShape
@@ -81,12 +85,20 @@ def test_a_full_model_has_as_many_parameters_as_the_published_one(
 
 
 @pytest.mark.parametrize("family", FULL)
-def test_a_full_step_for_a_large_gpu_verifies(family: str) -> None:
-    """At batch 8 for 132 workers, every possible routing and length."""
+@pytest.mark.parametrize("batch", [8, *(pytest.param(b, marks=pytest.mark.slow) for b in (32, 64))])
+def test_a_full_step_for_a_large_gpu_verifies(family: str, batch: int) -> None:
+    """For 132 workers, every possible routing and length; three chunks of the ring fit beside what
+    is staged."""
     module, config = family_of(FULL[family]), parse_config(FULL[family])
-    shape = StepShape(rows=8, context=8192, sequences=8, logits=8)
-    report = verify(deal(module.build(config, shape), 132, "strided"), resident=132)
+    stage = stage_bytes(SHARED_BYTES)
+    shape = StepShape(batch, context=8192, sequences=batch, logits=batch, stage=stage)
+    schedule = deal(module.build(config, shape), 132, "strided")
+    report = verify(schedule, resident=132)
     assert report.workers == 132 and report.records > 10_000
+    if batch > 8 and family != "llama":
+        program = compose_cuda(schedule.graph.ops, "bf16", "bf16", batch)
+        ring = shared_of(program, schedule, SHARED_BYTES).ring
+        assert ring >= 3 * CONSTANTS["CHUNK_BYTES"]
 
 
 @pytest.mark.parametrize("family", [name for name in TINY if name != "llama"])
