@@ -41,18 +41,7 @@ struct attention : MkBody {
       return at(a, mk_load_coherent(a.page_table + place), j);
     }
   };
-  // Divides by one number, again and again, without dividing.
-  struct Divider {
-    int32_t by;
-    uint32_t factor;  // (2^32 - 1) / by, rounded down
-    MK_DEVICE static Divider of(int32_t by) { return {by, ~0u / by}; }
-    MK_DEVICE int divide(int n, int& rest) const {
-      int q = static_cast<int>(static_cast<uint64_t>(n) * factor >> 32);  // or one less
-      rest = n - q * by;
-      if (rest >= by) q++, rest -= by;
-      return q;
-    }
-  };
+  typedef MkDivider Divider;
   // What a tile is made of: split s of a token is at place s % splits of partial.
   struct Place {
     int token, place, kv_head;

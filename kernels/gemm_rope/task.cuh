@@ -9,10 +9,19 @@ struct gemm_rope : MkProductBody {
     int head, part, first, second;
   };
   MK_DEVICE static Runs runs(const GemmRopeArgs& a, int tile) {
-    const int per_head = a.head_dim / P::ROWS, part = tile % per_head;
-    if (a.half_split)
-      return {tile / per_head, part, part * P::HALF, a.head_dim / 2 + part * P::HALF};
-    return {tile / per_head, part, part * P::ROWS, part * P::ROWS + P::HALF};
+    const int per_head = a.head_dim / P::ROWS;
+    return runs(a, tile / per_head, tile % per_head);
+  }
+  MK_DEVICE static Runs runs(const GemmRopeArgs& a, int head, int part) {
+    if (a.half_split) return {head, part, part * P::HALF, a.head_dim / 2 + part * P::HALF};
+    return {head, part, part * P::ROWS, part * P::ROWS + P::HALF};
+  }
+  MK_DEVICE static Runs runs(const GemmRopeArgs& a, int tile, const MkStore& s) {
+    if (!P::BLOCKS) return runs(a, tile);
+    const MkDivider per_head = {a.head_dim / P::ROWS, static_cast<uint32_t>(s.notes[FACTOR])};
+    int part;
+    const int head = per_head.divide(tile - P::first_tile(s.notes), part);
+    return runs(a, head, part);
   }
 
   MK_DEVICE static int tiles(const GemmRopeArgs& a) { return a.heads * a.head_dim / P::ROWS; }
@@ -24,11 +33,13 @@ struct gemm_rope : MkProductBody {
     return {a.w, a.place_of_w, a.k, r.head * a.head_dim + (lower ? r.second : r.first), P::HALF};
   }
 
-  // notes: [the block's, then each token's position and physical page]
-  enum { PLACES = P::BLOCK_NOTES };
-  static_assert(PLACES + 2 * P::TOKENS * MK_GROUPS <= MK_NOTES, "the notes have room");
+  // notes: [the block's, then each token's position and physical page; last, a divider's factor]
+  enum { PLACES = P::BLOCK_NOTES, FACTOR = MK_NOTES - 1 };
+  static_assert(PLACES + 2 * P::TOKENS * MK_GROUPS <= FACTOR, "the notes have room");
   MK_DEVICE static void early(const GemmRopeArgs& a, const MkRun& run, const MkStage& s) {
     P::plan(s, run, a.count, a.k, a.block, tiles(a));
+    if (P::BLOCKS && s.thread == 0)
+      s.notes[FACTOR] = static_cast<int32_t>(MkDivider::of(a.head_dim / P::ROWS).factor);
     const int t = s.thread, first = P::BLOCKS ? run.first / tiles(a) * a.block : 0;
     const int tokens = mk_load_immutable(a.count) - first;
     if (t >= tokens || (P::BLOCKS && t >= P::TOKENS * MK_GROUPS)) return;
@@ -46,7 +57,7 @@ struct gemm_rope : MkProductBody {
 
   // a lane has one pair of two tokens
   MK_DEVICE static void store(const GemmRopeArgs& a, int tile, const MkStore& s) {
-    const Runs r = runs(a, tile - P::first_tile(s.notes));
+    const Runs r = runs(a, tile, s);
     const int pair = mk_lane() / 4, first = P::first_of(s) + mk_lane() % 4 * 2;
     const int32_t* places = s.notes + PLACES;
     const int tokens = P::least(s.notes[0] - first, 2);

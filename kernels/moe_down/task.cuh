@@ -137,7 +137,7 @@ struct moe_down : MkProductBody {
 
   // a lane has one output column and four pairs
   MK_DEVICE static void store(const MoeDownArgs& a, int tile, const MkStore& s) {
-    const int column = column_of(a, tile) + mk_lane() / 2;
+    const int column = E::column(s, tile, a.slot_count) * P::ROWS + mk_lane() / 2;
     const int32_t* pair = E::tags(s) + mk_lane() % 2 * 4;
     if (column >= a.n || pair[0] < 0) return;  // a slot's pairs lie side by side
     const mk_float4 y = P::join(s);

@@ -66,7 +66,8 @@ struct moe_up : MkProductBody {
 
   // a lane has one output column and two tokens
   MK_DEVICE static void store(const MoeUpArgs& a, int part, const MkStore& s) {
-    const int row = mk_lane() / 4, column = part / 2 / a.slot_count * P::ROWS + part % 2 * P::HALF + row;
+    const int row = mk_lane() / 4, tile = E::column(s, part / 2, a.slot_count);
+    const int column = tile * P::ROWS + part % 2 * P::HALF + row;
     const int32_t* pair = E::tags(s) + mk_lane() % 4 * 2;
     if (column >= a.n || (pair[0] < 0 && pair[1] < 0)) return;
     const mk_float2 gate = P::join(s, row), up = P::join(s, P::HALF + row);

@@ -56,6 +56,19 @@ struct MkBox {
   MkInput input;            // rows that the compute warps shall stage, if there are any
 };
 
+// Divides by one number, again and again, without dividing.
+struct MkDivider {
+  int32_t by;
+  uint32_t factor;  // (2^32 - 1) / by, rounded down
+  MK_DEVICE static MkDivider of(int32_t by) { return {by, ~0u / by}; }
+  MK_DEVICE int divide(int n, int& rest) const {
+    int q = static_cast<int>(static_cast<uint64_t>(n) * factor >> 32);  // or one less
+    rest = n - q * by;
+    if (rest >= by) q++, rest -= by;
+    return q;
+  }
+};
+
 // The tiles of a record.
 struct MkRun {
   int32_t first, stride, count;

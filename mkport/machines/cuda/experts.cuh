@@ -48,7 +48,13 @@ struct MkExperts {
 
   // A record of one slot alone: notes [rows, first pair, then each row's tag, and its place in x]. A
   // slot that is not used has less than no rows.
-  enum { FIRST = 1, ROW_TAGS = 2, SOURCE = ROW_TAGS + PAIRS, SLOT_NOTES = SOURCE + PAIRS };
+  enum {
+    FIRST = 1,
+    ROW_TAGS = 2,
+    SOURCE = ROW_TAGS + PAIRS,
+    FACTOR = SOURCE + PAIRS,  // to divide by the slots
+    SLOT_NOTES,
+  };
   static_assert(!ALONE || SLOT_NOTES <= MK_NOTES, "the notes have room");
   static_assert(int(PAIRS) == int(MK_TAGS), "a tag a pair");
   // Thread t learns where its row's number is kept in `pairs`, or -1.
@@ -60,9 +66,16 @@ struct MkExperts {
     if (s.thread == 0) {
       s.notes[0] = rows;
       s.notes[FIRST] = first;
+      s.notes[FACTOR] = static_cast<int32_t>(MkDivider::of(slot_count).factor);
       s.plan->tokens = expert < 0 ? -1 : rows;
     }
     return s.thread < rows ? first + s.thread : -1;
+  }
+  // Which 16 columns a tile has, for `store`.
+  MK_DEVICE static int column(const MkStore& s, int tile, int slot_count) {
+    if (!ALONE) return tile / slot_count;
+    int slot;
+    return MkDivider{slot_count, static_cast<uint32_t>(s.notes[FACTOR])}.divide(tile, slot);
   }
   // The tags of `store`'s lanes.
   MK_DEVICE static const int32_t* tags(const MkStore& s) { return ALONE ? s.notes + ROW_TAGS : s.tags; }
