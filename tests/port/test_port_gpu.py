@@ -82,3 +82,18 @@ def test_a_value_arrives_with_its_bits(kernel: str, arguments: list[str]) -> Non
         machine="cuda", compile=False,
     )  # fmt: skip
     assert report.verdict == "ported" and report.ran, [str(f) for f in report.findings]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arguments"),
+    [
+        ("numbers", ["x=f32[32]", "y=i32[32,13]"]),
+        ("product", ["a=f16[16,16]", "b=f16[16,8]", "c=f32[16,8]", "d=f32[16,8]"]),
+    ],
+)
+def test_inline_assembly_has_its_bits(kernel: str, arguments: list[str]) -> None:
+    report = port_file(
+        HERE / "assembly.cu", kernel, grid=(1, 1, 1), block=(32, 1, 1), arguments=arguments,
+        machine="cuda", compile=False,
+    )  # fmt: skip
+    assert report.verdict == "ported" and report.ran, [str(f) for f in report.findings]
