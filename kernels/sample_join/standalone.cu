@@ -88,16 +88,14 @@ __device__ Found joined(Found f, char* shared) {
   counts[thread] = f.count;
   for (int half = 128; half; half /= 2) {
     __syncthreads();
-    if (thread >= half) continue;
-    weights[thread] += weights[thread + half];
-    counts[thread] += counts[thread + half];
-    if (places[thread + half] > places[thread]) places[thread] = places[thread + half];
+    if (thread < half) {
+      weights[thread] += weights[thread + half];
+      counts[thread] += counts[thread + half];
+      if (places[thread + half] > places[thread]) places[thread] = places[thread + half];
+    }
   }
   __syncthreads();
-  f.count = counts[0];
-  f.weight = weights[0];
-  f.largest = places[0];
-  return f;
+  return {counts[0], weights[0], places[0]};
 }
 
 __device__ long long weight_of(float value, float top) {
@@ -199,9 +197,9 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     const Place place = none ? 0 : place_of(best[row * parts + part], at[row * parts + part]);
     if (place > f.largest) f.largest = place;
   }
-  f = joined(f, shared);
+  const Found all = joined(f, shared);
   const bool cut = way[TOP_K] || way[TOP_P] || way[FLAGS] & CUTS;
-  int token = f.count ? -1 : f.largest < 0x80000000000000ull ? -2 : column_of(f.largest);
+  int token = all.count ? -1 : all.largest < 0x80000000000000ull ? -2 : column_of(all.largest);
   peaks += row * 2 * groups;
   sums += row * 2 * groups;
   if (token >= 0 && cut && __uint_as_float(way[TEMPERATURE]) > 0.0f)
@@ -221,8 +219,9 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   for (int rival = 0; rival < way[TOLD] - 1 && rival < n; rival++) {
     if (rival) next = look(x, n, 0, next.largest, 0.0f, shared);
     const int column = column_of(next.largest);
-    if (thread != 0) continue;
-    ids[row * RIVALS + rival] = column;
-    logprobs[row * (RIVALS + 1) + rival + 1] = __fadd_rn(__fadd_rn(x[column], -top), -base);
+    if (thread == 0) {
+      ids[row * RIVALS + rival] = column;
+      logprobs[row * (RIVALS + 1) + rival + 1] = __fadd_rn(__fadd_rn(x[column], -top), -base);
+    }
   }
 }
