@@ -15,7 +15,7 @@ struct sample : MkBody {
 
   MK_DEVICE static void compute(const SampleArgs& a, int tile, MkCompute& c) {
     const int blocks = (a.n + COLUMNS - 1) / COLUMNS;
-    const int row = tile / blocks, from = tile % blocks * COLUMNS + mk_thread() * 4;
+    const int row = tile / blocks, from = tile % blocks * COLUMNS + MkDraw::thread() * 4;
     const int end = from / COLUMNS * COLUMNS + COLUMNS < a.n ? from / COLUMNS * COLUMNS + COLUMNS
                                                              : a.n;
     Best best = MkDraw::nothing();
@@ -36,7 +36,7 @@ struct sample : MkBody {
         position = mk_load_immutable(a.rows + 2 * token + 1);
       }
 #pragma unroll 1
-      for (int at = from; at - mk_lane() * 4 < end; at += MK_COMPUTERS * 4) {
+      for (int at = from; at - MkDraw::lane() * 4 < end; at += MK_COMPUTERS * 4) {
         mk_float4 v = x[0];
         if (way.w[MkDraw::TOLD]) weigh(a, v, (row * 2 + 1) * groups + at / MkDraw::GROUP);
         if (edits) edit(a, way, v, int64_t(sequence) * groups * MkDraw::GROUP + at, at);
@@ -64,12 +64,12 @@ struct sample : MkBody {
       }
     }
     best.join_warp();
-    if (mk_lane() == 0) *reinterpret_cast<Best*>(c.partial) = best;
+    if (MkDraw::lane() == 0) *reinterpret_cast<Best*>(c.partial) = best;
   }
 
   MK_DEVICE static void store(const SampleArgs& a, int tile, const MkStore& s) {
     const int row = tile / ((a.n + COLUMNS - 1) / COLUMNS);
-    if (mk_lane() != 0 || row >= s.notes[0]) return;
+    if (MkDraw::lane() != 0 || row >= s.notes[0]) return;
     Best best = *reinterpret_cast<const Best*>(s.partials);
     for (int warp = 1; warp < MK_COMPUTE_WARPS; warp++)
       best.join(*reinterpret_cast<const Best*>(s.partials + warp * MK_PARTIAL));
@@ -120,7 +120,7 @@ struct sample : MkBody {
     for (int mask = 16; mask; mask /= 2)
 #pragma unroll
       for (int i = 0; i < 4; i++) e[i] = mk_add(e[i], mk_shuffle_xor(e[i], mask));
-    if (mk_lane() != 0) return;
+    if (MkDraw::lane() != 0) return;
     mk_store(a.peaks + to, peak);
     mk_store(a.sums + to, mk_add(mk_add(e[0], e[2]), mk_add(e[1], e[3])));
   }

@@ -71,7 +71,7 @@ struct sample_join : MkBody {
     const MkDraw way(a.sampling + tile * MkDraw::WORDS);
     Best best = MkDraw::nothing();
 #pragma unroll 1
-    for (int part = mk_thread(); part < parts; part += MK_COMPUTERS) {
+    for (int part = MkDraw::thread(); part < parts; part += MK_COMPUTERS) {
       const int64_t at = int64_t(tile) * parts + part;
       const Best more = {mk_load_coherent(a.best + at), mk_load_coherent(a.at + at)};
       best.join({more.at < 0 ? mk_float(0x7f800000) : more.value, more.at});
@@ -88,13 +88,13 @@ struct sample_join : MkBody {
         if (told && way.w[MkDraw::GIVEN]) token = way.w[MkDraw::GIVEN] - 1;
         if (!told || way.w[MkDraw::TOLD]) token = search(a, row, tile, told, token);
       }
-      if (counts && mk_thread() == 0) {
+      if (counts && MkDraw::thread() == 0) {
         const int padded = (a.n + MkDraw::GROUP - 1) / MkDraw::GROUP * MkDraw::GROUP;
         int32_t* tally = a.tally + int64_t(mk_load_immutable(a.rows + 2 * at)) * padded + token;
         mk_store(tally, mk_load_coherent(tally) + 1);
       }
     }
-    if (mk_thread() == 0) mk_store(a.y + tile, token);
+    if (MkDraw::thread() == 0) mk_store(a.y + tile, token);
     c.sync();  // the next tile may use the room
   }
 
@@ -135,7 +135,7 @@ struct sample_join : MkBody {
         kind = narrow(row) ? COUNT : told ? COLLECT : WEIGH;
       } else if (done == TOTAL && told) {
         base = MkDraw::log(mk_mul(static_cast<float>(found.weight), 1.0f / MkDraw::ONE));
-        if (mk_thread() == 0)
+        if (MkDraw::thread() == 0)
           mk_store(logprobs, mk_add(mk_add(mk_load_coherent(s.values + token), -row.top), -base));
         if (row.k == 0) return token;
         kind = kth(row, groups);
@@ -173,8 +173,9 @@ struct sample_join : MkBody {
   MK_DEVICE static void range(Row& row, uint64_t high) {
     row.high = high;
     row.shift = 0;
+#pragma unroll 1
     while ((row.high - row.low) >> row.shift >= BUCKETS) row.shift++;
-    row.room.buckets[mk_thread()] = 0;
+    row.room.buckets[MkDraw::thread()] = 0;
   }
   // Goes on to the bucket that holds the k-th; false when `low` is found.
   MK_DEVICE static bool narrow(Row& row) {
@@ -200,17 +201,19 @@ struct sample_join : MkBody {
   // Which bucket, from the highest on, holds the k-th; `above` were counted in none of them.
   MK_DEVICE static bool find(Row& row, int k, int above) {
     Room& room = row.room;
-    const int bucket = BUCKETS - 1 - mk_thread();
-    if (mk_thread() == 0) room.bucket = -1;
+    const int bucket = BUCKETS - 1 - MkDraw::thread();
+    if (MkDraw::thread() == 0) room.bucket = -1;
     const int count = room.buckets[bucket];
     int sum = count;
+#pragma unroll 1
     for (int step = 1; step < 32; step *= 2) {
-      const int before = mk_shuffle(sum, mk_lane() < step ? 0 : mk_lane() - step);
-      if (mk_lane() >= step) sum += before;
+      const int before = mk_shuffle(sum, MkDraw::lane() < step ? 0 : MkDraw::lane() - step);
+      if (MkDraw::lane() >= step) sum += before;
     }
-    if (mk_lane() == 31) room.counts[mk_warp()] = sum;
+    if (MkDraw::lane() == 31) room.counts[MkDraw::warp()] = sum;
     row.c.sync();
-    for (int warp = 0; warp < mk_warp(); warp++) sum += room.counts[warp];
+#pragma unroll 1
+    for (int warp = 0; warp < MkDraw::warp(); warp++) sum += room.counts[warp];
     sum += above;
     if (sum - count < k && sum >= k) {
       room.bucket = bucket;
@@ -223,7 +226,7 @@ struct sample_join : MkBody {
 
   // The ids and log probabilities of what was collected, the largest first.
   MK_DEVICE static void rank(const SampleJoinArgs& a, const Row& row, int tile, float base) {
-    const int me = mk_thread();
+    const int me = MkDraw::thread();
     if (me >= row.k) return;
     const float value = row.room.values[me];
     const uint64_t place = MkDraw::place(value, row.room.columns[me]);
@@ -239,11 +242,11 @@ struct sample_join : MkBody {
   MK_DEVICE static Found look(Row& row, const Source& s, Kind kind) {
     Room& room = row.room;
     const int groups = s.groups();
-    if (mk_thread() == 0) room.listed = room.collected = 0;
+    if (MkDraw::thread() == 0) room.listed = room.collected = 0;
     row.c.sync();
     Found found = {0, 0, MkDraw::nothing()};
 #pragma unroll 1
-    for (int first = mk_thread(); first < groups; first += MK_COMPUTERS * PEAKS) {
+    for (int first = MkDraw::thread(); first < groups; first += MK_COMPUTERS * PEAKS) {
       float peak[PEAKS] = {}, sum[PEAKS] = {};
       if (s.peaks) fetch(peak, s.peaks, first, groups);
       if (kind == TOTAL) fetch(sum, s.sums, first, groups);
@@ -266,7 +269,7 @@ struct sample_join : MkBody {
     row.c.sync();
     const int listed = room.listed;
 #pragma unroll 1
-    for (int first = mk_warp(); first < listed; first += MK_COMPUTE_WARPS * FLIGHT) {
+    for (int first = MkDraw::warp(); first < listed; first += MK_COMPUTE_WARPS * FLIGHT) {
       mk_float4 v[FLIGHT];
 #pragma unroll
       for (int i = 0; i < FLIGHT; i++) {
@@ -301,7 +304,7 @@ struct sample_join : MkBody {
     }
   }
   MK_DEVICE static int column(const Room& room, int at) {
-    return room.list[at] * MkDraw::GROUP + mk_lane() * 4;
+    return room.list[at] * MkDraw::GROUP + MkDraw::lane() * 4;
   }
   MK_DEVICE static void take(Row& row, Kind kind, float value, int at, uint32_t word,
                              Found& found) {
@@ -330,10 +333,10 @@ struct sample_join : MkBody {
       const uint32_t low = mk_shuffle_xor(int32_t(f.weight), mask);
       f.weight += int64_t(high) << 32 | low;
     }
-    if (mk_lane() == 0) {
-      room.best[mk_warp()] = f.best;
-      room.counts[mk_warp()] = f.count;
-      room.weights[mk_warp()] = f.weight;
+    if (MkDraw::lane() == 0) {
+      room.best[MkDraw::warp()] = f.best;
+      room.counts[MkDraw::warp()] = f.count;
+      room.weights[MkDraw::warp()] = f.weight;
     }
     c.sync();
     f = {0, 0, MkDraw::nothing()};

@@ -32,6 +32,11 @@ struct alignas(16) mk_word4 {  // 16 bytes of any type
 // Who am I.
 
 MK_INLINE int mk_thread() { return threadIdx.x; }
+MK_INLINE int mk_thread_here() {  // the same; the compiler keeps nothing that it knows of it
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
 MK_INLINE int mk_warp() { return threadIdx.x / 32; }
 MK_INLINE int mk_lane() { return threadIdx.x % 32; }
 MK_INLINE int mk_worker() { return blockIdx.x; }

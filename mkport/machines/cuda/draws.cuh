@@ -20,6 +20,12 @@ struct MkDraw {
   enum { PROMPT = 1 << 28, END = 1 << 29 };  // of a token's tally; below: its times in the output
   enum { COLUMNS = 4096, GROUP = 128 };      // of a block, and of a group within it
 
+  // Who am I, asked anew each time: a step chooses tokens once, so nothing that follows from it is to
+  // be kept in registers through the other ops' code.
+  MK_DEVICE static int thread() { return mk_thread_here(); }
+  MK_DEVICE static int lane() { return thread() % 32; }
+  MK_DEVICE static int warp() { return thread() / 32; }
+
   int32_t w[WORDS];
   MK_DEVICE explicit MkDraw(const int32_t* way) {
 #pragma unroll

@@ -33,6 +33,7 @@ struct alignas(16) mk_word4 {
 // Who am I.
 
 inline int mk_thread() { return mk_host::warp->index * 32 + mk_host::lane; }
+inline int mk_thread_here() { return mk_thread(); }
 inline int mk_warp() { return mk_host::warp->index; }
 inline int mk_lane() { return mk_host::lane; }
 inline int mk_worker() { return mk_host::world->first_block + mk_host::warp->worker; }
