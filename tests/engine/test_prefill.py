@@ -209,6 +209,40 @@ def test_lanes_wait_where_they_must(
                 assert array.tobytes() == wanted[name].tobytes()
 
 
+class _Stream:
+    """In place of a GPU's: who was waited for, and in which lane calls were made."""
+
+    def __init__(self) -> None:
+        self.waits: list[_Stream] = []
+        self.calls = 0
+
+    def wait_stream(self, other: "_Stream") -> None:
+        self.waits.append(other)
+
+
+@contextmanager
+def _on(stream: _Stream) -> Iterator[None]:
+    stream.calls += 1
+    yield
+
+
+def test_each_lane_has_its_stream(
+    model: Callable[..., LoadedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (ids,) = prompts_of([40], VOCAB)
+    main, side = _Stream(), _Stream()
+    with decoding(model("cohere2_moe")) as (decoder, prefill):
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: main)
+        monkeypatch.setattr(torch.cuda, "stream", _on)
+        prefill._side = side
+        fill(decoder, prefill, 0, ids, [])
+        turns = prefill._turns
+    assert [main.calls, side.calls] == [sum(t.lane == n for t in turns) for n in (MAIN, SIDE)]
+    assert side.waits == [main] * sum(t.waits for t in turns if t.lane == SIDE)
+    # and once at the end, so that what comes behind finds all of it
+    assert main.waits == [side] * (1 + sum(t.waits for t in turns if t.lane == MAIN))
+
+
 def test_a_gpu_without_room_is_told(
     model: Callable[..., LoadedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
