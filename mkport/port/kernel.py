@@ -116,6 +116,13 @@ def read_kernel(unit: Unit, item: Item, instance: Sequence[str]) -> Kernel:
     arguments = () if special else tuple(instance)
     if arguments and not template:
         raise UserError(f"{item.name} is no template: leave --instantiate out.")
+    opened = item.outer.child_by_field_name("parameters") if template else None
+    packed = opened is not None and "..." in tree.of(opened)
+    if len(arguments) > len(template) and not packed:
+        raise UserError(
+            f"{item.name} is a template over {', '.join(template)}: --instantiate gives it "
+            f"{len(arguments)} arguments, {', '.join(arguments)}."
+        )
     if len(arguments) < len(template):
         rest = defaults[len(arguments) : len(template)]
         if any(not value for value in rest):

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mkport.errors import UserError
 from mkport.machines.cuda.nvrtc import find
 from mkport.machines.host.build import compiler
 from mkport.port.loads import noncoherent
@@ -52,6 +53,11 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     (source / "k.cu").write_text(KERNEL)
     (headers / "utilities.h").write_text(UTILITIES)
     return source / "k.cu", headers
+
+
+def test_more_arguments_than_a_template_has_are_wrong_use(folders: tuple[Path, Path]) -> None:
+    with pytest.raises(UserError, match="a template over T: --instantiate gives it 2 arguments"):
+        ported(folders[0], instantiate="k<float, 4>", run=False)
 
 
 def test_a_header_that_is_not_there_is_named(folders: tuple[Path, Path]) -> None:
