@@ -8,7 +8,7 @@ struct sample_join : MkBody {
   enum {
     RIVALS = 20,
     BUCKETS = MK_COMPUTERS,  // a thread each
-    FLIGHT = 4,              // groups that a warp has under way
+    FLIGHT = 8,              // groups that a warp has under way
     PEAKS = 8,               // and peaks that a thread has
   };
   using Best = MkDraw::Best;
