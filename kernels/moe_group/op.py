@@ -66,9 +66,8 @@ def access(a, tile):
 
 
 def shared(a, rows):
-    """GPU: each pair's expert, and two numbers for each expert."""
-    pairs, experts = a.ids.shape[0] * a.k, a.experts
-    return 4 * (-(-pairs // 4) * 4 + 2 * (-(-experts // 4) * 4))
+    """GPU: each pair's expert, and four words for each expert."""
+    return 4 * (-(-a.ids.shape[0] * a.k // 4) * 4 + 4 * a.experts)
 
 
 def valid(a):

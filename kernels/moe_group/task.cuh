@@ -1,8 +1,24 @@
-// The moe_group body: every expert looks for its pairs, two lanes each, a half of them a lane.
+// The moe_group body: every expert looks for its tokens, which become bits of a set; a pair's place is
+// that of its expert and how many of the expert's tokens come before its own.
 struct moe_group : MkBody {
   enum {
     PAIRS = 8,  // of a slot; a step of up to 8 tokens has no more of an expert
+    HALF = 32,  // tokens: a lane's set
     EXPERTS = MK_COMPUTERS / 2,
+  };
+  static_assert(MK_ROWS <= 2 * HALF, "two lanes know all tokens");
+
+  // An expert's: sets of tokens, its first pair and its first slot.
+  struct Expert {
+    uint32_t tokens[2];
+    int32_t pair, slot;
+    MK_DEVICE int before(int token) const {  // its tokens before this one
+      const uint32_t rest = (1u << token % HALF) - 1;
+      if (token < HALF) return mk_count_bits(tokens[0] & rest);
+      return mk_count_bits(tokens[0]) + mk_count_bits(tokens[1] & rest);
+    }
+    MK_DEVICE int pairs() const { return mk_count_bits(tokens[0]) + mk_count_bits(tokens[1]); }
+    MK_DEVICE int slots() const { return (pairs() + PAIRS - 1) / PAIRS; }
   };
 
   MK_DEVICE static void early(const MoeGroupArgs& a, const MkRun&, const MkStage& s) {
@@ -10,76 +26,64 @@ struct moe_group : MkBody {
   }
 
   MK_DEVICE static void compute(const MoeGroupArgs& a, int, MkCompute& c) {
-    const int choices = c.notes[0] * a.k, padded = (choices + 3) / 4 * 4;
-    const int experts = (a.experts + 3) / 4 * 4, odd = mk_thread() % 2;
-    uint32_t* ids = reinterpret_cast<uint32_t*>(c.arena);        // [padded]
-    int32_t* counts = reinterpret_cast<int32_t*>(ids + padded);  // [experts]
-    int32_t* halves = counts + experts;                          // [experts] of the even lanes
+    const int tokens = c.notes[0], choices = tokens * a.k, padded = (choices + 3) / 4 * 4;
+    int32_t* ids = reinterpret_cast<int32_t*>(c.arena);          // [padded]
+    Expert* experts = reinterpret_cast<Expert*>(ids + padded);  // [experts]
 #pragma unroll 1
-    for (int p = mk_thread(); p < padded; p += MK_COMPUTERS)
-      ids[p] = p < choices ? mk_load_coherent(a.ids + p) : -1;
+    for (int p = mk_thread(); p < choices; p += MK_COMPUTERS) ids[p] = mk_load_coherent(a.ids + p);
     c.sync();
-    const int half = padded / 8 * 4, from = odd ? half : 0, to = odd ? padded : half;
+    const int half = mk_thread() % 2, first = half * HALF;
+    const int end = tokens < first + HALF ? tokens : first + HALF;
 #pragma unroll 1
-    for (int e0 = 0; e0 < experts; e0 += EXPERTS) {
-      const int e = e0 + mk_thread() / 2;
-      int found = 0;
-#pragma unroll 2
-      for (int q = from; q < to; q += 4) {
-        const mk_word4 id = *reinterpret_cast<const mk_word4*>(ids + q);
-        for (int j = 0; j < 4; j++) found += id.v[j] == static_cast<uint32_t>(e);
+    for (int e = mk_thread() / 2; e < a.experts; e += EXPERTS) {
+      uint32_t set = 0;
+#pragma unroll 1
+      for (int token = first; token < end; token++) {
+        bool chosen = false;
+#pragma unroll 8
+        for (int i = 0; i < a.k; i++) chosen |= ids[token * a.k + i] == e;
+        set |= static_cast<uint32_t>(chosen) << (token - first);
       }
-      const int both = found + mk_shuffle_xor(found, 1);
-      if (e >= experts || odd) continue;
-      counts[e] = both;
-      halves[e] = found;
+      experts[e].tokens[half] = set;
     }
     c.sync();
+    if (mk_warp() == 0) number(a, experts);
+    c.sync();
 #pragma unroll 1
-    for (int e0 = 0; e0 < experts; e0 += EXPERTS) {
-      const int e = e0 + mk_thread() / 2;
-      Before before = {0, 0}, all = {0, 0};
-#pragma unroll 2
-      for (int q = odd * 4; q < experts; q += 8) {
-        const mk_word4 count = *reinterpret_cast<const mk_word4*>(counts + q);
-        for (int j = 0; j < 4; j++) {
-          const int pairs = static_cast<int32_t>(count.v[j]);
-          all.add(pairs);
-          before.add(q + j < e ? pairs : 0);
-        }
-      }
-      before = before.both();
-      all = all.both();
-      if (e < experts) {
-        int place = before.pairs + (odd ? halves[e] : 0);
+    for (int p = mk_thread(); p < choices; p += MK_COMPUTERS) {
+      if (ids[p] < 0) continue;
+      const Expert& expert = experts[ids[p]];
+      const int nth = expert.before(p / a.k), place = expert.pair + nth;
+      mk_store(a.pairs + place, p);
+      if (nth % PAIRS == 0) put(a, expert.slot + nth / PAIRS, ids[p], place);
+    }
+    const Expert& last = experts[a.experts - 1];
 #pragma unroll 1
-        for (int q = from; q < to; q += 4) {
-          const mk_word4 id = *reinterpret_cast<const mk_word4*>(ids + q);
-          for (int j = 0; j < 4; j++) {
-            if (id.v[j] != static_cast<uint32_t>(e)) continue;
-            const int nth = place - before.pairs;
-            if (nth % PAIRS == 0) put(a, before.slots + nth / PAIRS, e, place);
-            mk_store(a.pairs + place++, q + j);
-          }
-        }
-      }
-      if (e0 > 0) continue;
+    for (int slot = last.slot + last.slots() + mk_thread(); slot <= a.slot_count; slot += MK_COMPUTERS)
+      put(a, slot, -1, last.pair + last.pairs());
+  }
+  // The experts' first pairs and slots, by one warp: a lane has neighbours.
+  MK_DEVICE static void number(const MoeGroupArgs& a, Expert* experts) {
+    const int each = (a.experts + 31) / 32, begin = mk_lane() * each;
+    const int end = begin + each < a.experts ? begin + each : a.experts;
+    int pairs = 0, slots = 0;
 #pragma unroll 1
-      for (int slot = all.slots + mk_thread(); slot <= a.slot_count; slot += MK_COMPUTERS)
-        put(a, slot, -1, all.pairs);
+    for (int e = begin; e < end; e++) pairs += experts[e].pairs(), slots += experts[e].slots();
+    int pair = pairs, slot = slots;  // of all lanes up to this one
+#pragma unroll 1
+    for (int far = 1; far < 32; far *= 2) {
+      const int more_pairs = mk_shuffle(pair, (mk_lane() - far) & 31);
+      const int more_slots = mk_shuffle(slot, (mk_lane() - far) & 31);
+      if (mk_lane() >= far) pair += more_pairs, slot += more_slots;
+    }
+    pair -= pairs, slot -= slots;
+#pragma unroll 1
+    for (int e = begin; e < end; e++) {
+      experts[e].pair = pair;
+      experts[e].slot = slot;
+      pair += experts[e].pairs(), slot += experts[e].slots();
     }
   }
-  struct Before {
-    int pairs, slots;
-    MK_DEVICE void add(int more) {
-      pairs += more;
-      slots += (more + PAIRS - 1) / PAIRS;
-    }
-    MK_DEVICE Before both() const {
-      return {pairs + mk_shuffle_xor(pairs, 1), slots + mk_shuffle_xor(slots, 1)};
-    }
-  };
-
   MK_DEVICE static void put(const MoeGroupArgs& a, int slot, int expert, int place) {
     mk_store(a.slots + 2 * slot, expert);
     mk_store(a.slots + 2 * slot + 1, place);
