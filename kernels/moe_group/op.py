@@ -12,7 +12,7 @@ from pathlib import Path
 from mkport.declare import Op, immutable, integer, read, tensor, write
 from mkport.declare.valid import counted, multiple_of, same, sets, shape_is, within
 
-LOT_BYTES = 1 << 18  # of weights that a record of an expert op reads, if a lot is one slot's
+LOT_BYTES = 3 << 17  # of weights that a record of an expert op reads, if a lot is one slot's
 SLOT_BYTES = 40  # of a slot's entry in the expert ops' stage buffers: place, tokens, 8 tags
 
 
