@@ -92,7 +92,11 @@ OP = Op(
     doc="slots[s] = (expert, first pair); pairs = token * k + choice, by expert, then by token",
     args=(
         tensor("count", "i32", "[1] tokens of this step"),
-        tensor("ids", "i32", "[tokens, k] chosen experts; a row of -1 has no pairs"),
+        tensor(
+            "ids",
+            "i32",
+            "[tokens, k] chosen experts, different ones in a row; a row of -1 has no pairs",
+        ),
         tensor(
             "pairs",
             "i32",

@@ -63,6 +63,7 @@ def valid(a):
         yield from shape_is(a, "slots", a.slot_count + 1, 2)
         yield sets(a.slots, "experts", a.experts)
         yield sets(a.slots, "pairs", tokens * a.k)
+        yield sets(a.slots, "most", 0)
 
 
 def shared(a, rows):
