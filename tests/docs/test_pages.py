@@ -116,7 +116,13 @@ def test_the_picture_of_the_home_page(tmp_path: Path) -> None:
 
 
 def test_pictures_say_where_they_come_from() -> None:
-    """A picture on a page is the home page's, a recipe's, or of a trace with a caption."""
+    """A picture on a page is the home page's, or one of results, which tells what it was measured
+    on and lies beside the file that it was made from."""
     for page in PAGES:
-        for target in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text()):
-            assert (page.parent / target).resolve() == home.FILE, f"{name_of(page)}: {target}"
+        for words, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text()):
+            file = (page.parent / target).resolve()
+            if page.parent.name == "results":
+                assert "measured on" in words, f"{name_of(page)}: {target}"
+                assert file.is_file() and any(file.parent.glob("*.json")), file
+            else:
+                assert file == home.FILE, f"{name_of(page)}: {target}"
