@@ -293,14 +293,34 @@ def test_a_gpu_s_kernels_choose_and_sort_as_pytorch_does(
     ids = torch.full((tokens, top), -9, dtype=torch.int32)
     weights, numbers = torch.full((tokens, top), -9.0), [tokens, experts, top, softmax, True]
     with kernels() as run:
-        run("choose", -(-tokens // 4), 128, 0, z, ids, weights, *np.int32(numbers), np.float32(3))
+        run(
+            "choose",
+            -(-tokens // 4),
+            128,
+            0,
+            z,
+            ids,
+            weights,
+            *np.array(numbers, np.int32),
+            np.float32(3),
+        )
         wanted_ids, wanted = chosen(z, top, softmax, True, 3.0)
         assert ids.tolist() == wanted_ids.tolist()
         torch.testing.assert_close(weights, wanted, equal_nan=True)
         token, place = (torch.full((tokens * top,), -9) for _ in range(2))
         ends = torch.full((experts,), -9, dtype=torch.int32)
         shared = 2 * 4 * 256 // 32
-        run("group", experts, 256, shared, ids, token, place, ends, *np.int32([tokens * top, top]))
+        run(
+            "group",
+            experts,
+            256,
+            shared,
+            ids,
+            token,
+            place,
+            ends,
+            *np.array([tokens * top, top], np.int32),
+        )
     pairs = grouped(ids, experts)
     assert token.tolist() == pairs.token.tolist() and place.tolist() == pairs.place.tolist()
     assert ends.tolist() == pairs.ends.tolist()

@@ -247,7 +247,7 @@ def test_every_edit_alone(run: Run) -> None:
     x = np.zeros((1, 200), np.float32)
     x[0, :4] = 4, 3.5, 3, -1
 
-    def token(flags: int, tally: int = 0, **fields: float) -> int:
+    def token(flags: int, tally: int = 0, **fields: Any) -> int:
         case = case_of(x, 0.0, flags=flags, **fields)
         case.arrays["tally"][0, 0] = tally
         case.arrays["bias"][0, 2] = 7

@@ -62,7 +62,7 @@ def values(expressions: list[str], kind: str, dtype: type) -> np.ndarray:
          "#define mk_e5m2(x) float(__nv_fp8_e5m2(float(x)))",
          f"__global__ void k({kind}* y) {{", *lines, "}"]
     )  # fmt: skip
-    y = np.zeros(len(expressions), dtype)
+    y: np.ndarray = np.zeros(len(expressions), dtype)
     return run_original(text, [Launch("k", (1, 1, 1), (1, 1, 1), (y,))], seeds=1).outputs[0]
 
 

@@ -49,7 +49,8 @@ def ported(path: Path, **options: Any) -> Report:
 def folders(tmp_path: Path) -> tuple[Path, Path]:
     """A file, and the folder in which its headers are."""
     source, headers = tmp_path / "src", tmp_path / "include"
-    source.mkdir(), headers.mkdir()
+    source.mkdir()
+    headers.mkdir()
     (source / "k.cu").write_text(KERNEL)
     (headers / "utilities.h").write_text(UTILITIES)
     return source / "k.cu", headers
