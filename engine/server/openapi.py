@@ -91,7 +91,7 @@ def describe(app: FastAPI, service: Service) -> dict[str, Any]:
         schemas |= requests["$defs"]
         for model in _REQUESTS:
             schemas[model.__name__]["properties"]["model"] = {
-                "anyOf": [{"enum": [service.engine.name]}, {"type": "null"}],
+                "anyOf": [{"enum": [service.engine.name, ""]}, {"type": "null"}],
                 "title": "Model",
             }
         if service.settings.api_key is not None:

@@ -154,6 +154,13 @@ class Fitted(Scanned):
     def _memory(self) -> None:
         step = self.steps.begin("memory")
         self.modes = modes(self.uniformity, self.kernel, frozenset(self.request.immutable))
+        seen = modes(self.uniformity, self.kernel, frozenset())
+        for name in self.request.immutable:
+            if seen[name] != "read":
+                raise UserError(
+                    f"--immutable {name}: {self.kernel.name} writes it, or does with it what is "
+                    f"not understood, so it may change during a step. Leave it out of --immutable."
+                )
         words = {"read": "read", "write": "written", "update": "read and written",
                  "immutable": "read, and never written during a step"}  # fmt: skip
         for name, mode in self.modes.items():

@@ -20,6 +20,7 @@ from mkport.port.ptx import NOT_HERE
 from mkport.port.report import Step
 from mkport.port.written import Written
 
+READS = ("read", "immutable")
 MOST_BLOCKS = (6, 4, 2)  # of a launch on made-up arguments
 
 
@@ -162,6 +163,14 @@ class Tried(Written):
         step.say(f"{'given' if given else 'made-up'} arguments {words}".rstrip()
                  + f", grid {launch.grid}")  # fmt: skip
         step.say("the original equals itself in every order of its threads, and is well defined")
+        if written := self._written_after_all(chosen):
+            self.steps.found(step, [Finding(
+                "MK180", self.kernel.line, 1,
+                f"{self.kernel.name} writes {written}, which its text seems only to read.",
+                "Whoever reads it later in a megakernel would not wait for this kernel.",
+                f"Write to {written} by name, as in {written}[i] = ..., where it is written.",
+            )])  # fmt: skip
+            return
         assert self.op is not None
         wanted = self.wanted(chosen, self.request.machine)
         bound = self.bound(arguments, launch)
@@ -193,6 +202,19 @@ class Tried(Written):
                 f"but that says little: {self.little}"
                 + ("." if given else f". Give real arguments: {asked_for(self.kernel)}")
             )
+
+    def _written_after_all(self, chosen: Chosen) -> str:
+        """A parameter that was found to be read alone, and that the original has changed."""
+        names = {param.name: param.name for param in self.kernel.params}
+        after = self._wanted(chosen.arguments, chosen.done.outputs, names)
+        written = [chosen.arguments[n] for n, mode in self.modes.items() if mode not in READS]
+        for name, mode in self.modes.items():
+            before = chosen.arguments[name]
+            alias = any(before is other for other in written)
+            if mode in READS and name in after and not alias:
+                if np.asarray(before).tobytes() != after[name].tobytes():
+                    return name
+        return ""
 
     def _wanted(
         self, arguments: Mapping[str, Any], outputs: Sequence[np.ndarray], names: Mapping[str, str]

@@ -82,7 +82,8 @@ def _pointer(
         yield from _copied(u, function, parent, name, const, depth)
     elif kind == "assignment_expression":
         left = parent.child_by_field_name("left")
-        if left == node:
+        if left == node:  # `(y += i)[0]`: the value is the pointer
+            yield from _pointer(u, function, parent, name, const, depth)
             return
         target = u.tree.of(left) if left is not None else ""
         if target != name:
@@ -92,7 +93,9 @@ def _pointer(
                 yield from READ if const else BOTH
     elif kind == "argument_list" and parent.parent is not None:
         yield from _argument(u, function, node, parent.parent, name, const, depth)
-    elif kind in ("condition_clause", "unary_expression", "update_expression", "if_statement",
+    elif kind == "update_expression":  # `*y++`, `(--y)->x`: the value is the pointer
+        yield from _pointer(u, function, parent, name, const, depth)
+    elif kind in ("condition_clause", "unary_expression", "if_statement", "for_statement",
                   "expression_statement", "lambda_capture_specifier",
                   "sizeof_expression"):  # fmt: skip
         return
@@ -187,8 +190,11 @@ def _element(u: Uniformity, function: Function, node: "Node", const: bool) -> It
             yield "r"
         else:
             yield from _address(u, function, parent)
+    elif parent.type == "assignment_expression" and re.match(r"[\w:\s]*\(\s*&", u.tree.of(parent)):
+        yield from BOTH  # `T (&m)[32] = *...`, a reference to an array, is read as an assignment
     elif parent.type == "init_declarator" and re.search(r"&", u.tree.of(parent).split("=")[0]):
-        yield from READ if const else BOTH
+        head = u.tree.text[parent.parent.start_byte : parent.start_byte] if parent.parent else ""
+        yield from READ if const and "const" in head else BOTH
     elif parent.type == "argument_list" and not const and not _by_value(u, node, parent):
         yield from BOTH
     elif parent.type.startswith("gnu_asm") and "output" in parent.type:

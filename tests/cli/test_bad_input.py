@@ -166,14 +166,6 @@ def test_a_target_nobody_knows(mkport: Run, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_more_sequences_than_the_cuda_machine_has(
-    mkport: Run, tiny_model: Path, tmp_path: Path
-) -> None:
-    args = ("--target", "cuda", "--model", tiny_model, "--batch", 9, "-o", tmp_path / "x.cu")
-    _refused(mkport("compose", *args), "9 rows", "1 to 8")
-    assert not (tmp_path / "x.cu").exists()
-
-
 def test_a_file_that_cannot_be_written(mkport: Run, tiny_model: Path, tmp_path: Path) -> None:
     out = tmp_path / "no_folder" / "kernel.py"
     _refused(mkport("compose", "--model", tiny_model, "-o", out), "no_folder/kernel.py", "folder")

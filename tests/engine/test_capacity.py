@@ -62,8 +62,8 @@ def test_the_model_s_limit_and_ours(models: dict[str, LoadedModel]) -> None:
 def test_a_target_s_rows(models: dict[str, LoadedModel]) -> None:
     _, limits = plan_capacity(models["llama"], Settings(max_batch=5), HOST)
     assert (limits.sequences, limits.rows, widths(limits)) == (5, 8, [1, 5, 8])
-    with pytest.raises(UserError, match="at most 8 tokens, so 8 requests"):
-        plan_capacity(models["llama"], Settings(max_batch=9), HOST)
+    with pytest.raises(UserError, match="at most 64 tokens, so 64 requests"):
+        plan_capacity(models["llama"], Settings(max_batch=65), HOST)
 
 
 def test_layers_with_a_window_take_a_window_s_pages(models: dict[str, LoadedModel]) -> None:

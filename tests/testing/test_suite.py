@@ -68,4 +68,4 @@ def test_the_inventory_looks_at_the_files(bare: Path) -> None:
     (entry,) = inventory([replace(GEMM, folder=bare)])
     assert (entry.op, entry.ladder) == ("gemm", ("1_a", "2_b"))
     assert (entry.standalone, entry.cuda, entry.oracle, entry.cpu) == (True, True, False, False)
-    assert entry.tiles == "One tile for every 16 output columns."
+    assert entry.tiles == "A tile for each (block, 16 output columns)."
