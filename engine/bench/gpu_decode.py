@@ -2,24 +2,27 @@
 
     python -m mkport.engine.bench.gpu_decode --family cohere2_moe --size full --batch 1
 
-Weights are drawn on the device; the cache holds random keys and values, as if `context` - 1 tokens
-had been read. Before anything is timed, the step must give finite logits and, run again, the same
-bits. What a step must read is summed from the declared reads, with the experts that uniform routing
-is expected to choose.
+Weights are drawn on the device; the cache holds random keys and values, as if all tokens but a
+sequence's last had been read. Before anything is timed, the step must give finite logits and, run
+again from poisoned scratch, the same bits; if asked, rows must have the bits that they have in a
+step of their own, and the model's first layers obey the tolerance law. What a step must read is
+summed from the declared reads, with the experts that uniform routing is expected to choose.
 """
 
 import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mkport.compose.cuda import compose_cuda
-from mkport.declare import TensorSpec
+from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.engine.bench.decode import commit
+from mkport.engine.bench.gpu_inputs import drawn, lengths_of, shape_of, step_inputs
 from mkport.machines.cuda.gpu import gpu
 from mkport.machines.cuda.layout import stage_bytes
 from mkport.machines.cuda.machine import CudaMachine
@@ -27,72 +30,15 @@ from mkport.machines.cuda.nvrtc import nvrtc
 from mkport.models import family_of, parse_config
 from mkport.models.sampled import sampled
 from mkport.models.sizes import config_of
-from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
-from mkport.plan import Graph, deal
+from mkport.models.step import StepShape
+from mkport.plan import Graph, Schedule, deal
 from mkport.plan.bytes import distinct, step_bytes
 from mkport.trace import Trace, render, summarise
 from mkport.trace.collect import collect
 from mkport.verify import verify
 
 DATASHEET = {"NVIDIA H200": 4.8e12, "NVIDIA H100 80GB HBM3": 3.35e12}  # bytes a second
-AT_ONCE = 1 << 26  # elements drawn together
-
-
-def random_bf16(shape: tuple[int, ...], spread: float, seed: int) -> Any:
-    """Normal numbers of the given spread as bfloat16 bits: CuPy uint16 of `shape`."""
-    import cupy
-
-    out = cupy.empty(shape, cupy.uint16)
-    flat = out.reshape(-1)
-    draw = cupy.random.default_rng(seed)
-    for first in range(0, flat.size, AT_ONCE):
-        count = min(AT_ONCE, flat.size - first)
-        bits = (draw.standard_normal(count, cupy.float32) * spread).view(cupy.uint32)
-        flat[first : first + count] = (bits >> 16).astype(cupy.uint16)
-    return out
-
-
-def tensors_of(graph: Graph, shape: StepShape, table: np.ndarray, vocab: int) -> dict[str, Any]:
-    """Random weights and cache, and the inputs of a step at the context's last position; `table`
-    float32 [positions, head_dim] is the rotary one."""
-    arrays = {
-        name: random_tensor(spec, table, seed)
-        for seed, (name, spec) in enumerate(graph.tensors.items())
-        if spec.kind in ("weight", "state")
-    }
-    return arrays | step_inputs(graph, shape, vocab)
-
-
-def random_tensor(spec: TensorSpec, table: np.ndarray, seed: int) -> Any:
-    """A weight or a part of the cache, drawn on the device; `table` is the rotary one, float32
-    [positions, head_dim]."""
-    import cupy
-
-    if spec.name == "rope":
-        return cupy.asarray(table)
-    if spec.dtype == "i32":
-        return cupy.zeros(spec.shape, cupy.int32)
-    if spec.kind == "weight" and spec.dtype == "f32":
-        return cupy.ones(spec.shape, cupy.float32)
-    return random_bf16(spec.shape, spec.shape[-1] ** -0.5 if spec.kind == "weight" else 1.0, seed)
-
-
-def step_inputs(graph: Graph, shape: StepShape, vocab: int) -> dict[str, np.ndarray]:
-    """The inputs of a step of random tokens, each at the context's last position."""
-    arrays: dict[str, np.ndarray] = {}
-    rows = shape.rows
-    for name, pool in ((FULL_TABLE, shape.pool), (WINDOW_TABLE, shape.window_pool)):
-        if name in graph.tensors:
-            pages = np.random.default_rng(0).permutation(pool).astype(np.int32)
-            arrays[name] = pages[: rows * shape.pages_per_sequence].reshape(rows, -1)
-    where = [(sequence, shape.context - 1) for sequence in range(rows)]
-    return arrays | {
-        "count": np.array([rows], np.int32),
-        "tokens": np.random.default_rng(1).integers(0, vocab, rows).astype(np.int32),
-        "rows": np.array(where, np.int32),
-        "logit_count": np.array([rows], np.int32),
-        "logit_rows": np.arange(rows, dtype=np.int32),
-    }
+RUNS = 20  # that must give the same bits
 
 
 def phases(trace: Trace, layer: str) -> str:
@@ -111,60 +57,125 @@ def phases(trace: Trace, layer: str) -> str:
     return "\n".join(lines)
 
 
-def measure(
-    family: str, size: str, batch: int, context: int, repeats: int, stage: int | None = None
-) -> dict[str, Any]:
-    """Builds, verifies, composes, checks and times a step of `batch` tokens at `context` positions;
-    returns everything as data, times in the unit that their name ends with. `stage` is StepShape's,
-    in bytes: the machine's own unless told otherwise.
+def built(
+    config: Any, module: Any, shape: StepShape, workers: int
+) -> tuple[Graph, Schedule, CudaProgram]:
+    """A step of the shape: its graph, the schedule, verified, and the composed program."""
+    graph = sampled(module.build(config, shape))
+    schedule = deal(graph, workers, "strided")
+    verify(schedule)
+    return graph, schedule, compose_cuda(schedule.graph.ops, "bf16", "bf16", shape.rows)
 
-    Raises SystemExit for logits that are not finite or differ between runs.
+
+def checked(machine: Any, runs: int = RUNS) -> np.ndarray:
+    """A step's logits, float32 [rows, vocabulary]: finite, and the same bits in so many runs from
+    poisoned scratch. Raises SystemExit otherwise."""
+    logits = machine.tensors["logits"].view(np.uint32)
+    machine.poison()
+    machine.step()
+    first = logits.copy()
+    for _ in range(runs - 1):
+        machine.poison()
+        machine.step()
+        if not bool((logits == first).all()):
+            raise SystemExit("two runs differ in their bits: nothing was timed")
+    found = fetched(first.view(np.float32))
+    if not np.isfinite(found).all():
+        raise SystemExit("the logits are not finite: nothing was timed")
+    return found
+
+
+def check_alone(
+    machine: Any, logits: np.ndarray, config: Any, module: Any, shape: StepShape,
+    make: Callable[..., Any] = CudaMachine,
+) -> list[int]:  # fmt: skip
+    """Which rows were run in a step of one row, over the same weights, cache and pages, and had
+    there the bits of `logits` [rows, vocabulary]: the first and the last. `make` makes a machine.
+    Raises SystemExit when one has others."""
+    graph, schedule, program = built(
+        config, module, replace(shape, rows=1, logits=1), machine.schedule.workers
+    )
+    given = {name: machine.tensors[name] for name, spec in graph.tensors.items()
+             if spec.kind in ("weight", "state") or "page_table" in name}  # fmt: skip
+    one = make(program, schedule, given)
+    chosen = sorted({0, shape.rows - 1})
+    for row in chosen:
+        for name, value in (("count", 1), ("logit_count", 1), ("logit_rows", 0)):
+            one.tensors[name][0] = value
+        for name in ("rows", "tokens"):
+            one.tensors[name][:] = machine.tensors[name][row : row + 1]
+        one.poison()
+        one.step()
+        if fetched(one.tensors["logits"])[0].tobytes() != logits[row].tobytes():
+            raise SystemExit(f"row {row} has other bits alone: nothing was timed")
+    return chosen
+
+
+def fetched(array: Any) -> np.ndarray:
+    """A copy for the host, of the same shape."""
+    found: np.ndarray = array.get() if hasattr(array, "get") else array.copy()
+    return found
+
+
+def read_bytes(graph: Graph, config: Any, lengths: Sequence[int]) -> float:
+    """Bytes that a step of sequences of `lengths` [rows] positions must read."""
+    experts = getattr(config, "experts", None)
+    top, count = getattr(experts, "top", 0), getattr(experts, "experts", 0)
+    rows = len(lengths)
+    used = distinct(count, top, rows) / min(count, top * rows) if count else 1.0
+    weights = step_bytes(graph, rows, 0, lambda node: used)
+    one = step_bytes(graph, 1, 0)
+    keys = {length: step_bytes(graph, 1, length) - one for length in set(lengths)}
+    return weights + sum(keys[length] for length in lengths)
+
+
+def measure(
+    family: str,
+    size: str,
+    lengths: Sequence[int],
+    repeats: int,
+    stage: int | None = None,
+    alone: bool = False,
+    lawful: bool = False,
+) -> tuple[dict[str, Any], Trace]:
+    """Builds, verifies, composes, checks and times a step of a token for each sequence of `lengths`
+    [rows] positions; returns everything as data, times in the unit that their name ends with, and
+    the trace of a step. `stage` is StepShape's, in bytes: the machine's own unless told otherwise.
+    With `alone` rows are compared with steps of one row, with `lawful` the law is applied.
+
+    Raises SystemExit for logits that are not finite or differ where they must not.
     """
     import cupy
 
     config = parse_config(config_of(family, size))
     module = family_of(config_of(family, size))
-    stage = stage_bytes(gpu().shared_bytes) if stage is None else stage
-    shape = StepShape(rows=batch, context=context, sequences=batch, logits=batch, stage=stage)
+    shape = shape_of(lengths, stage_bytes(gpu().shared_bytes) if stage is None else stage)
     started = time.perf_counter()
-    graph = sampled(module.build(config, shape))
-    schedule = deal(graph, gpu().multiprocessors, "strided")
-    report = verify(schedule)
-    program = compose_cuda(schedule.graph.ops, "bf16", "bf16", batch)
+    graph, schedule, program = built(config, module, shape, gpu().multiprocessors)
     planned = time.perf_counter() - started
-    table = module.rope_table(config, context)
     started = time.perf_counter()
-    arrays = tensors_of(graph, shape, table, config.vocab)
-    drawn = time.perf_counter() - started
+    held = drawn(graph, module.rope_table(config, shape.context))
+    arrays = held | step_inputs(graph, shape, config.vocab, lengths)
+    cupy.get_default_memory_pool().free_all_blocks()  # what drawing took
+    took = time.perf_counter() - started
     started = time.perf_counter()
     machine = CudaMachine(program, schedule, arrays)
     compiled = time.perf_counter() - started
-    machine.poison()
-    machine.step()
-    first = machine.tensors["logits"].get()
-    if not np.isfinite(first).all():
-        raise SystemExit("the logits are not finite: nothing was timed")
-    for _ in range(3):
-        machine.poison()
-        machine.step()
-        if machine.tensors["logits"].get().tobytes() != first.tobytes():
-            raise SystemExit("two runs differ in their bits: nothing was timed")
-    times = []
-    for _ in range(repeats):
-        begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-        begin.record()
-        machine.launch()
-        end.record()
-        end.synchronize()
-        times.append(cupy.cuda.get_elapsed_time(begin, end) * 1e-3)
-    machine.check()
+    free, total = cupy.cuda.runtime.memGetInfo()
+    logits = checked(machine)
+    verdicts: dict[str, Any] = {"finite": True, "same_bits_in_runs": RUNS}
+    if alone:
+        verdicts["same_bits_alone"] = check_alone(machine, logits, config, module, shape)
+    if lawful:
+        from mkport.engine.bench.gpu_law import law
+        from mkport.engine.bench.gpu_source import Source
+
+        verdicts["law"] = law(Source.random(family, size), held, len(lengths), shape.context)
+    times, queued = timed(machine, repeats)
     machine.step(trace=True)
-    trace = collect(machine, f"measured on {gpu().name}")
-    experts = getattr(config, "experts", None)
-    top, count = getattr(experts, "top", 0), getattr(experts, "experts", 0)
-    used = distinct(count, top, batch) / min(count, top * batch) if count else 1.0
-    nbytes = step_bytes(graph, batch, context, lambda node: used)
-    seconds = statistics.median(times)
+    trace = collect(machine, f"measured on {gpu().name}: {said(lengths)}")
+    nbytes, seconds = read_bytes(graph, config, lengths), statistics.median(times)
+    kinds = sorted({spec.kind for spec in graph.tensors.values()})
     return {
         "gpu": gpu().name,
         "commit": commit(),
@@ -175,21 +186,56 @@ def measure(
         },
         "family": family,
         "size": size,
-        "batch": batch,
-        "context": context,
-        "records": report.records,
+        "batch": len(lengths),
+        "context": shape.context,
+        "lengths": list(lengths),
+        "stage": shape.stage,
+        "verdicts": verdicts,
+        "records": sum(map(len, schedule.lists)),
         "plan_s": planned,
-        "draw_s": drawn,
+        "draw_s": took,
         "compile_s": compiled,
         "step_s": times,
+        "queued_s": queued,  # host seconds until a step is queued
         "median_s": seconds,
-        "tokens_per_second": batch / seconds,
+        "tokens_per_second": len(lengths) / seconds,
         "bytes": nbytes,
         "share_of_datasheet": nbytes / seconds / DATASHEET.get(gpu().name, float("nan")),
-        "memory_bytes": int(cupy.get_default_memory_pool().total_bytes()),
+        "memory_bytes": total - free,  # of the device, all that is in use
+        "tensor_bytes": {
+            kind: sum(spec.nbytes for spec in graph.tensors.values() if spec.kind == kind)
+            for kind in kinds
+        },
         "summary": render(summarise(trace)),
         "phases": phases(trace, f"layer {config.layers // 2}"),
-    }
+    }, trace
+
+
+def timed(machine: CudaMachine, repeats: int) -> tuple[list[float], list[float]]:
+    """Seconds of so many steps on the device, and until the host had queued each, [repeats]."""
+    import cupy
+
+    times, queued = [], []
+    for _ in range(repeats):
+        begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+        begin.record()
+        started = time.perf_counter()
+        machine.launch()
+        queued.append(time.perf_counter() - started)
+        end.record()
+        end.synchronize()
+        times.append(cupy.cuda.get_elapsed_time(begin, end) * 1e-3)
+    machine.check()
+    return times, queued
+
+
+def said(lengths: Sequence[int]) -> str:
+    """The sequences in words, by their `lengths` [rows] in positions."""
+    kinds = sorted(set(lengths), reverse=True)
+    if len(kinds) == 1:
+        return f"batch {len(lengths)}, context {lengths[0]}"
+    parts = (f"{list(lengths).count(length)} of {length}" for length in kinds)
+    return f"batch {len(lengths)}, ragged: {', '.join(parts)}"
 
 
 def table(folder: Path) -> str:
@@ -201,17 +247,21 @@ def table(folder: Path) -> str:
     lines = [
         f"Decode steps of {first['family']} at full size with random weights, bfloat16, uniform "
         f"routing, on one {first['gpu']} ({versions}, commit {first['commit']}); medians of "
-        f"{len(first['step_s'])} launches, after a check that logits are finite and runs are equal "
-        "bit for bit.",
+        f"{len(first['step_s'])} launches, after a check that logits are finite and "
+        f"{first['verdicts']['same_bits_in_runs']} runs are equal bit for bit.",
         "",
-        "| context | batch | ms a step | tokens/s | GB a step | of the datasheet | memory, GB |",
-        "|---|---|---|---|---|---|---|",
+        "| step | ms | tokens/s | GB a step | of the datasheet | to queue it, us | memory, GB "
+        "| beside weights, keys and values |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
+        held = r["tensor_bytes"]["weight"] + r["tensor_bytes"]["state"]
         lines.append(
-            f"| {r['context']} | {r['batch']} | {r['median_s'] * 1e3:.2f} "
+            f"| {said(r['lengths'])} | {r['median_s'] * 1e3:.2f} "
             f"| {r['tokens_per_second']:.0f} | {r['bytes'] / 1e9:.2f} "
-            f"| {100 * r['share_of_datasheet']:.0f} % | {r['memory_bytes'] / 1e9:.1f} |"
+            f"| {100 * r['share_of_datasheet']:.0f} % "
+            f"| {statistics.median(r['queued_s']) * 1e6:.0f} | {r['memory_bytes'] / 1e9:.1f} "
+            f"| {(r['memory_bytes'] - held) / 1e9:.1f} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -223,26 +273,34 @@ def main() -> None:
     parser.add_argument("--size", default="full")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--context", type=int, default=8192)
+    parser.add_argument("--lengths", help="of a ragged batch: 204800,500x7")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--stage", type=int, help="bytes of a product's inputs, over 8 rows")
+    parser.add_argument("--alone", action="store_true", help="compare rows with steps of one row")
+    parser.add_argument("--law", action="store_true", help="apply the tolerance law to some layers")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--trace", type=Path, help="write the trace of a step here")
     parser.add_argument("--table", type=Path, help="print the results of a folder, measure nothing")
     given = parser.parse_args()
     if given.table:
         print(table(given.table), end="")
         return
-    result = measure(
-        given.family, given.size, given.batch, given.context, given.repeats, given.stage
+    lengths = lengths_of(given.lengths) if given.lengths else [given.context] * given.batch
+    result, trace = measure(
+        given.family, given.size, lengths, given.repeats, given.stage, given.alone, given.law
     )
+    if given.trace:
+        trace.save(given.trace)
     print(result.pop("summary"))
     print(result.pop("phases"))
     print(
-        f"batch {given.batch}, context {given.context}: {result['median_s'] * 1e3:.3f} ms, "
+        f"{said(lengths)}: {result['median_s'] * 1e3:.3f} ms, "
         f"{result['tokens_per_second']:.1f} tokens/s, {result['bytes'] / 1e9:.2f} GB, "
         f"{100 * result['share_of_datasheet']:.1f} % of the datasheet; "
+        f"queued in {statistics.median(result['queued_s']) * 1e6:.0f} us, "
         f"plan {result['plan_s']:.1f} s, draw {result['draw_s']:.1f} s, "
         f"compile {result['compile_s']:.1f} s, "
-        f"memory {result['memory_bytes'] / 1e9:.1f} GB"
+        f"memory {result['memory_bytes'] / 1e9:.1f} GB; {result['verdicts']}"
     )
     if given.out:
         given.out.write_text(json.dumps(result, indent=1) + "\n")

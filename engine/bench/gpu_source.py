@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from mkport.compose.cuda import compose_cuda
-from mkport.engine.bench.gpu_decode import random_tensor, step_inputs
+from mkport.engine.bench.gpu_inputs import random_tensor, step_inputs
 from mkport.engine.cuda_target import weight_of
 from mkport.engine.load import LoadedModel
 from mkport.errors import UserError
 from mkport.machines.cuda.gpu import gpu
+from mkport.machines.cuda.layout import stage_bytes
 from mkport.machines.cuda.machine import CudaMachine
 from mkport.models import family_of, parse_config
 from mkport.models.sampled import sampled
@@ -65,7 +66,8 @@ class Source:
 
 
 def _shape(batch: int, context: int) -> StepShape:
-    return StepShape(rows=batch, context=context, sequences=batch, logits=batch)
+    stage = stage_bytes(gpu().shared_bytes)
+    return StepShape(rows=batch, context=context, sequences=batch, logits=batch, stage=stage)
 
 
 def machine_on(

@@ -56,16 +56,14 @@ def graphs(shape: StepShape) -> dict[str, Graph]:
     return {name: graph.within(library()) for name, graph in found.items()}
 
 
-def fill(graph: Graph, shape: StepShape, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Random weights, a random cache and a ragged batch for a step graph.
-
-    The last row stays idle; one sequence has two tokens in the step, as in a prompt chunk.
-    """
+def held(graph: Graph, context: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Random weights and a random cache of a step graph; the rotary table has `context`
+    positions."""
     arrays: dict[str, np.ndarray] = {}
     for name, spec in graph.tensors.items():
         if name == "rope":
             inverse = rope.inverse_frequencies(spec.shape[1], rope.DEFAULT_THETA, None)
-            arrays[name] = rope.rope_table(inverse, shape.context)
+            arrays[name] = rope.rope_table(inverse, context)
         elif spec.kind == "weight" and len(spec.shape) == 1:
             arrays[name] = 1 + 0.1 * rng.standard_normal(spec.shape, np.float32)
         elif spec.kind == "weight":
@@ -75,6 +73,15 @@ def fill(graph: Graph, shape: StepShape, rng: np.random.Generator) -> dict[str, 
             arrays[name] = rng.integers(0, 2**30, spec.shape).astype(np.int32)
         elif spec.kind == "state":
             arrays[name] = stored(rng.standard_normal(spec.shape, np.float32), spec.dtype)
+    return arrays
+
+
+def fill(graph: Graph, shape: StepShape, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Random weights, a random cache and a ragged batch for a step graph.
+
+    The last row stays idle; one sequence has two tokens in the step, as in a prompt chunk.
+    """
+    arrays = held(graph, shape.context, rng)
     positions = [(0, 3), (1, 255), (1, 256), (2, 300), (2, 301)][: shape.rows - 1]
     rows = np.full((shape.rows, 2), -1, np.int32)
     rows[: len(positions)] = positions

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
 from mkport.declare import TensorSpec
-from mkport.engine.bench.gpu_decode import random_tensor
+from mkport.engine.bench.gpu_inputs import random_tensor
 from mkport.engine.cuda_target import CudaTarget, DeviceArrays
 from mkport.engine.load import LoadedModel
 from mkport.engine.target import Arrays
