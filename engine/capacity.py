@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from mkport.engine.decoder import decode_shape
 from mkport.engine.holdings import window_pages
 from mkport.engine.load import LoadedModel
+from mkport.engine.pace import PAUSE_S
 from mkport.engine.runner import pool_windows
 from mkport.engine.scheduler import Limits
 from mkport.engine.target import CPU, Target
@@ -17,6 +18,8 @@ from mkport.models.step import FULL_TABLE, StepShape
 PAGE = 64  # keys in a page: a block of the prefix cache
 CONTEXT = 32768  # positions unless told otherwise: a step's plan grows with what it may reach
 PROMPT_LOGITS = 16  # prompt rows whose logits a step can give
+LEGS = 16  # in which a chunk goes through the layers: each is recorded on its own
+SHORT = 16  # tokens of a prompt that PyTorch runs sooner than steps do, at least
 ATTENTION_SPEED = 0.5  # operations a second in attention, over those in products with weights
 SHARE = 0.25  # of the free memory, for the cache, unless told otherwise
 
@@ -32,6 +35,7 @@ class Settings:
     mixed_chunk: int | None = None  # and while somebody does; None: by how long steps take
     page: int = PAGE
     prefix_cache: bool = True
+    pause_ms: float = 1e3 * PAUSE_S  # that a chunk's legs may take between two steps of others
 
 
 def plan_capacity(
@@ -50,6 +54,11 @@ def plan_capacity(
         raise UserError(
             f"A batch of {settings.max_batch} and chunks of {alone} and {mixed} prompt tokens run "
             "nothing: give at least 1 of each."
+        )
+    if not settings.pause_ms > 0:
+        raise UserError(
+            f"In a pause of {settings.pause_ms} ms nothing of a prompt fits: raise pause_ms "
+            "(--pause)."
         )
     most = target.most_rows
     if most is not None and settings.max_batch > most:
@@ -105,7 +114,9 @@ def plan_capacity(
         paced=settings.mixed_chunk is None and not (target.prefills or target.ahead),
         prompt_logits=PROMPT_LOGITS,
         prefix_cache=settings.prefix_cache,
-        whole_chunks=target.prefills,
+        legs=min(LEGS, model.config.layers) if target.prefills else 0,
+        short=SHORT,
+        pause_s=settings.pause_ms / 1e3,
         doubles=_doubling(model, shape),
     )
     return shape, limits

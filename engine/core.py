@@ -80,7 +80,7 @@ class Core:
         del self._flights[0]
         # steps that run ahead wait for one another, so that this says little of any
         took = None if self.runner.ahead else time.perf_counter() - flight.began
-        self.scheduler.commit(flight.plan, took)
+        self.scheduler.commit(flight.plan, took, flight.ran.reading())
         self.steps += 1
         self.step_tokens = flight.plan.tokens
         begun = self._take(flight)

@@ -24,7 +24,7 @@ from mkport.plan import Schedule
 from mkport.plan.deal import Share
 
 ALIGN = 256  # bytes, of a tensor within a block
-PROMPT_CHUNKS = 8192, 512  # a chunk of 64 tokens or more reads nearly all experts
+PROMPT_CHUNKS = 8192, 2048  # a chunk of 64 tokens or more reads nearly all experts
 PREFILL_BYTES = 6 << 30  # that PyTorch may take for a chunk
 ADVICE = "Give a smaller --context or --batch, or a GPU with more memory."
 

@@ -54,9 +54,10 @@ class Engine:
     `model` is what `mkport run` takes (a directory, a file, a name; None: the embedded model) or a
     `LoadedModel`; `machine` is "cpu", "cuda", or "host", which is slow. `kv_memory` is in bytes,
     `max_model_len` in positions, `prefill_chunk` and `mixed_chunk` in prompt tokens a step (alone,
-    and beside running requests, whose pause it bounds). The loop runs in a thread, on a GPU in a
-    process of its own, or as `own_process` says. Raises UserError for whatever the model or
-    the sizes do not allow.
+    and beside running requests, whose pause it bounds), `pause_ms` in milliseconds, of what PyTorch
+    runs of a prompt between two of their steps. The loop runs in a thread, on a GPU in a process of
+    its own, or as `own_process` says. Raises UserError for whatever the model or the sizes do not
+    allow.
     """
 
     def __init__(
@@ -72,13 +73,15 @@ class Engine:
         mixed_chunk: int | None = None,
         page: int = Settings.page,
         prefix_cache: bool = True,
+        pause_ms: float = Settings.pause_ms,
         max_waiting: int = MAX_WAITING,
         workers: int | None = None,
         own_process: bool | None = None,
     ) -> None:
         settings = Settings(
-            max_batch, max_model_len, kv_memory, prefill_chunk, mixed_chunk, page, prefix_cache
-        )
+            max_batch, max_model_len, kv_memory, prefill_chunk, mixed_chunk, page, prefix_cache,
+            pause_ms,
+        )  # fmt: skip
         options = {"machine": machine, "settings": settings, "workers": workers}
         if (machine == "cuda") if own_process is None else own_process:
             loaded = opened(model, dtype, machine)

@@ -1,7 +1,9 @@
-"""How many prompt tokens a step takes beside sequences that decode, so that these wait no more than
-a while longer for their tokens: found from how long steps take. What a step is made of is the
-scheduler's business, and results do not depend on it."""
+"""How much of a prompt a step takes beside sequences that decode, so that these wait no more than a
+while longer for their tokens: so many tokens, or so many legs of a chunk's way through the layers.
+Found from how long they take. What a step is made of is the scheduler's business, and results do
+not depend on it."""
 
+import math
 from collections import deque
 from statistics import median
 
@@ -10,6 +12,8 @@ LEAST = 4  # prompt tokens, lest a prompt never ends
 # Steps looked back on, of each kind: a median of so many does not see a machine's hiccups.
 WITH, WITHOUT = 15, 7
 EVERY = 20  # so many steps with prompt tokens, and then one without: what it takes changes too
+PAUSE_S = 0.02  # of a chunk's legs between two steps
+LATEST = 5  # legs looked back on, of chunks of about the same length
 
 
 class Pace:
@@ -56,3 +60,31 @@ class Pace:
             return None
         known = min(self._alone, key=lambda n: (n > decoding, abs(n - decoding)))
         return median(self._alone[known])
+
+
+class Legs:
+    """Learns what the legs of a chunk take, and so how many of them fit into a pause of `pause`
+    seconds; a chunk has `legs` of them."""
+
+    def __init__(self, legs: int, pause: float = PAUSE_S) -> None:
+        self.legs, self._pause = legs, pause
+        self._took: dict[int, deque[float]] = {}  # seconds a leg, by what holds so many tokens
+
+    def share(self, tokens: int, done: int) -> int:
+        """How many legs the next step takes of a chunk of so many tokens that has `done` some: one
+        where nothing is known, else as many as fit, in steps that are as even as may be."""
+        took = self._took.get(_size(tokens))
+        if not took:
+            return 1
+        left, each = self.legs - done, median(took)
+        fit = min(int(self._pause / each), left) if each > 0 else left
+        return math.ceil(left / math.ceil(left / max(fit, 1)))
+
+    def landed(self, tokens: int, legs: int, seconds: float) -> None:
+        """So many legs of a chunk of so many tokens have taken so many seconds."""
+        self._took.setdefault(_size(tokens), deque(maxlen=LATEST)).append(seconds / legs)
+
+
+def _size(tokens: int) -> int:
+    """Chunks are computed as the next larger power of two, or nearly so."""
+    return (tokens - 1).bit_length()

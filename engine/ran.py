@@ -7,7 +7,7 @@ import numpy as np
 
 
 def _nothing() -> None:
-    """It is there already."""
+    """It is there already, or nothing is known."""
 
 
 @dataclass(eq=False)
@@ -20,6 +20,7 @@ class Ran:
     ids: np.ndarray  # int32 [wanted, rivals]: the likeliest tokens, the likeliest first
     logprobs: np.ndarray  # float32 [wanted, 1 + rivals]: the choice's and theirs
     arrive: Callable[[], object] = _nothing  # waits until it is there; may raise
+    reading: Callable[[], float | None] = _nothing  # seconds that PyTorch took, once it is there
 
     @classmethod
     def none(cls, wanted: int) -> "Ran":

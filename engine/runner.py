@@ -3,7 +3,7 @@
 `Runner` is all that the core knows of a machine; `StepRunner` is one over any target's machines.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -22,8 +22,6 @@ from mkport.machines.cpu.machine import Stuck
 from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
 from mkport.trace import Trace
 from mkport.trace.collect import collect
-
-SHORT = 16  # tokens of a prompt that steps run sooner than PyTorch does
 
 
 class StepFailed(RuntimeError):
@@ -70,9 +68,9 @@ class StepRunner:
     """Machines of a target. `shape` is a step of one token for each sequence; `widths` [machines]
     are the rows of each, ascending, the last the most that the limits allow.
 
-    Where the target prefills, the tokens of a prompt's chunk go to PyTorch, less a short rest and
-    those whose logits are wanted: what follows a prompt comes out of a step, as what follows any
-    other token does. Rows that no machine holds together are run by several steps.
+    Where the target prefills, the tokens of a prompt's chunk go to PyTorch, all legs of them that
+    the plan says, less those whose logits are wanted: what follows a prompt comes out of a step, as
+    what follows any other token does. Rows that no machine holds together are run by several steps.
     """
 
     def __init__(
@@ -99,7 +97,7 @@ class StepRunner:
         self.prefill: Prefill | None = None
         if target.prefills:
             sizes = chunk_sizes(max(limits.chunk, limits.mixed_chunk), limits.context)
-            self.prefill = Prefill(graph, self.steps.tensors, sizes=sizes)
+            self.prefill = Prefill(graph, self.steps.tensors, sizes=sizes, legs=limits.legs)
             self.prefill.record()
 
     def run(self, plan: Plan, draws: Sequence[Draw], trace: bool = False) -> Ran:
@@ -109,27 +107,26 @@ class StepRunner:
         for pool, row, block, page in plan.entries:
             self._pools[pool][row, block] = page
         self._traced = plan.tokens, len(plan.parts)
-        rows = self._rows(plan.parts, draws)
+        reading = self._read(plan.parts)
+        rows = _rows(plan.parts, draws)
         try:
             ran = self._step(rows, trace)
         except Stuck as error:
             raise StepFailed(str(error)) from error
-        return replace(ran, arrive=lambda: _arrived(ran))
+        return replace(ran, arrive=lambda: _arrived(ran), reading=reading)
 
-    def _rows(self, parts: Sequence[Part], draws: Sequence[Draw]) -> list[_Row]:
-        """Runs what goes to PyTorch of the parts; the rest is for the machines."""
-        rows: list[_Row] = []
-        left = iter(draws)
-        for part in parts:
-            sequence, first, end = part.sequence, part.start, part.start + part.count
-            if self.prefill is not None and part.count - part.wanted >= SHORT:
-                first = end - part.wanted
-                tables = {name: table[sequence.row] for name, table in self._tables.items()}
-                self.prefill.run(sequence.tokens[part.start : first], part.start, tables)
-            for position in range(first, end):
-                draw = next(left) if position >= end - part.wanted else None
-                rows.append(_Row((sequence.row, position), sequence.tokens[position], draw))
-        return rows
+    def _read(self, parts: Sequence[Part]) -> Callable[[], float | None]:
+        """Has PyTorch run its share of the parts; how long it takes is known when they are run."""
+        walked = [(part, part.legs) for part in parts if part.legs is not None]
+        if self.prefill is None or not walked:
+            return lambda: None
+        with self.prefill.watched() as reading:
+            for part, legs in walked:
+                tables = {name: table[part.sequence.row] for name, table in self._tables.items()}
+                end = part.start + part.count - part.wanted
+                ids = part.sequence.tokens[part.start : end]
+                self.prefill.run(ids, part.start, tables, legs)
+        return reading
 
     def _step(self, rows: Sequence[_Row], trace: bool) -> Ran:
         """Runs rows, in as few steps as hold them; what the wanted ones gave, in order."""
@@ -199,6 +196,19 @@ def chunk_sizes(most: int, context: int) -> list[int]:
         sizes.append(size)
         size *= 2
     return [*sizes, most]
+
+
+def _rows(parts: Sequence[Part], draws: Sequence[Draw]) -> list[_Row]:
+    """What of the parts is for the machines."""
+    rows: list[_Row] = []
+    left = iter(draws)
+    for part in parts:
+        sequence, end = part.sequence, part.start + part.count
+        first = part.start if part.legs is None else end - part.wanted
+        for position in range(first, end):
+            draw = next(left) if position >= end - part.wanted else None
+            rows.append(_Row((sequence.row, position), sequence.tokens[position], draw))
+    return rows
 
 
 def _arrived(ran: Ran) -> None:

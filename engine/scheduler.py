@@ -11,7 +11,7 @@ from bisect import insort
 from dataclasses import dataclass
 
 from mkport.engine.holdings import Holdings, window_pages
-from mkport.engine.pace import Pace
+from mkport.engine.pace import PAUSE_S, Legs, Pace
 from mkport.engine.prefix import NONE
 from mkport.engine.sequence import Part, Plan, Restore, Save, Sequence, State
 
@@ -30,7 +30,10 @@ class Limits:
     paced: bool = False  # the latter is only where to begin: how long steps take decides
     prompt_logits: int = 1  # prompt rows whose logits a step can give, beside one of each sequence
     prefix_cache: bool = True
-    whole_chunks: bool = False  # where a prompt is cut does not depend on who else has one
+    legs: int = 0  # of a chunk's way through PyTorch, which is cut as if it were alone; 0: steps
+    # run prompts
+    short: int = 1  # prompt tokens that PyTorch runs, at least; steps run fewer
+    pause_s: float = PAUSE_S  # that legs may take between two steps of those who decode
     doubles: int = 0  # position at which a prompt's token counts twice beside others; 0: none does
 
     def __post_init__(self) -> None:
@@ -50,6 +53,7 @@ class _Budget:
     logits: int  # of prompt rows
     chunk: int  # prompts are cut at multiples of it; 0: anywhere
     doubles: int  # as in `Limits`, where somebody decodes
+    begins: bool  # whether a chunk may begin its legs
 
     def count(self, start: int) -> int:
         """How many tokens of a prompt, from position `start` on, the step takes at most."""
@@ -66,6 +70,16 @@ class _Budget:
         self.tokens -= min(count + more, self.tokens)
 
 
+@dataclass
+class _Chunk:
+    """A part of a prompt that goes through the layers leg by leg, with steps of others between
+    them. Its tokens count as computed after the last leg, or not at all."""
+
+    sequence: Sequence
+    count: int
+    legs: int = 0  # that are planned already
+
+
 class Scheduler:
     """Waiting, running and preempted sequences, each list in order of arrival.
 
@@ -80,6 +94,8 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.preempted: list[Sequence] = []
         self.pace = Pace(limits.mixed_chunk, limits.chunk) if limits.paced else None
+        self.legs = Legs(limits.legs, limits.pause_s)
+        self._chunk: _Chunk | None = None  # one at a time: what is between its legs is kept once
         self.preemptions = 0
         self.looked_up = self.found = 0  # prompt tokens, by the prefix cache
         self._rows = list(range(limits.sequences - 1, -1, -1))
@@ -105,13 +121,14 @@ class Scheduler:
         unless it comes `behind` a step that was launched and not committed."""
         decoding = sum(sequence.remaining <= 1 for sequence in self.running)
         plan = Plan(decoding=decoding)
-        chunk, rows = self._chunk(decoding), self.limits.rows
+        chunk, rows = self._most(decoding), self.limits.rows
         budget = _Budget(
             rows,
             min(chunk, rows - decoding),
             self.limits.prompt_logits,
-            chunk if self.limits.whole_chunks else 0,
+            chunk if self.limits.legs else 0,
             self.limits.doubles if decoding else 0,
+            self._chunk is None,
         )
         room = budget.tokens
         at = 0
@@ -131,15 +148,24 @@ class Scheduler:
     def launch(self, plan: Plan) -> None:
         """The planned step is under way: the next one may be planned before it is committed."""
         for part in plan.parts:
-            part.sequence.computed = part.start + part.count
+            if part.ends:
+                part.sequence.computed = part.start + part.count
 
-    def commit(self, plan: Plan, seconds: float | None = None) -> None:
-        """The planned step has completed, after so many seconds where that tells something: full
-        blocks enter the prefix cache, and pages that no later token of their sequence sees are
-        released."""
+    def commit(
+        self, plan: Plan, seconds: float | None = None, reading: float | None = None
+    ) -> None:
+        """The planned step has completed, after so many seconds where that tells something, of
+        which PyTorch took `reading`: full blocks enter the prefix cache, and pages that no later
+        token of their sequence sees are released."""
         if self.pace is not None and seconds is not None:
             self.pace.landed(plan.decoding, plan.prompt, seconds)
+        walked = [(part.count - part.wanted, *part.legs) for part in plan.parts if part.legs]
+        if reading is not None and len(walked) == 1:
+            ((tokens, first, end),) = walked
+            self.legs.landed(tokens, end - first, reading)
         for part in plan.parts:
+            if not part.ends:
+                continue
             sequence, end = part.sequence, part.start + part.count
             sequence.computed, sequence.landed = max(sequence.computed, end), end
             if sequence.state is State.RUNNING and not sequence.over:
@@ -162,6 +188,7 @@ class Scheduler:
     def check_idle(self) -> None:
         """Asserts that nothing is held when nothing is left: every page is free or kept."""
         assert not self.busy and len(self._rows) == self.limits.sequences, "a row is lost"
+        assert self._chunk is None, "a chunk goes on for nobody"
         for pool in self.holdings.pools:
             assert pool.held == 0 and pool.available == pool.pages, "a page is lost"
 
@@ -177,7 +204,7 @@ class Scheduler:
             assert counts == [pool.holders(page) for page in range(pool.pages)], "holders are off"
         assert len(self._rows) + len(self.running) == self.limits.sequences, "a row is lost"
 
-    def _chunk(self, decoding: int) -> int:
+    def _most(self, decoding: int) -> int:
         """How many prompt tokens the step may run, when so many sequences decode.
 
         Beside them each prompt has a share, of those that have a row or would get one: who waits
@@ -186,7 +213,7 @@ class Scheduler:
         """
         if not decoding:
             return self.limits.chunk
-        if self.limits.whole_chunks:
+        if self.limits.legs:
             return self.limits.mixed_chunk
         queued = len(self.running) + len(self.preempted) + len(self.waiting)
         prompts = min(queued, self.limits.sequences) - decoding
@@ -195,12 +222,20 @@ class Scheduler:
 
     def _wants(self, sequence: Sequence, budget: _Budget) -> int:
         """How many tokens the sequence would run if there were pages for all."""
+        if self._chunk is not None and self._chunk.sequence is sequence:
+            return 0 if sequence.over else self._chunk.count
         start, count = sequence.computed, min(max(sequence.remaining, 0), budget.rows)
         if sequence.remaining > 1:
             count = min(count, budget.count(start))
         if _gives_all_logits(sequence):
             count = min(count, budget.logits)
+        if not budget.begins and self._by_legs(count - _wanted(sequence, count)):
+            return 0
         return count
+
+    def _by_legs(self, tokens: int) -> bool:
+        """Whether PyTorch runs so many tokens."""
+        return self.limits.legs > 0 and tokens >= self.limits.short
 
     def _advance(self, sequence: Sequence, plan: Plan, budget: _Budget) -> bool:
         """Plans a running sequence's next tokens, as many as budget and pages allow, if any."""
@@ -209,15 +244,29 @@ class Scheduler:
             return False
         for pool, block, page in self.holdings.extend(sequence, count):
             plan.entries.append((pool, sequence.row, block, page))
-        wanted = int(count == sequence.remaining)
+        wanted = _wanted(sequence, count)
         budget.rows -= count
         if sequence.remaining > 1:
             budget.take(sequence.computed, count)
         if _gives_all_logits(sequence):
             budget.logits -= count
-            wanted = count
-        plan.parts.append(Part(sequence, sequence.computed, count, wanted))
+        if self._by_legs(count - wanted):
+            plan.parts.append(self._walked(sequence, count, wanted, plan.decoding > 0))
+            budget.begins = budget.begins and not plan.decoding
+        else:
+            plan.parts.append(Part(sequence, sequence.computed, count, wanted))
         return True
+
+    def _walked(self, sequence: Sequence, count: int, wanted: int, beside: bool) -> Part:
+        """A chunk's next legs: `beside` those who decode as many as fit into their pause, else all.
+        Its wanted token goes with the last."""
+        chunk, legs = self._chunk or _Chunk(sequence, count), self.limits.legs
+        first = chunk.legs
+        chunk.legs = first + self.legs.share(count - wanted, first) if beside else legs
+        ends = chunk.legs == legs
+        self._chunk = None if ends else chunk
+        count, wanted = (count, wanted) if ends else (count - wanted, 0)
+        return Part(sequence, sequence.computed, count, wanted, (first, chunk.legs), ends)
 
     def _preempt(self, sequence: Sequence, plan: Plan) -> None:
         self._leave(sequence)
@@ -283,6 +332,8 @@ class Scheduler:
             plan.entries += [(number, sequence.row, b, page) for b, page in blocks if page != NONE]
 
     def _leave(self, sequence: Sequence) -> None:
+        if self._chunk is not None and self._chunk.sequence is sequence:
+            self._chunk = None  # its legs so far were for nothing
         self.running.remove(sequence)
         self._rows.append(sequence.row)
         sequence.row = NONE
@@ -290,6 +341,11 @@ class Scheduler:
 
 def _order(sequence: Sequence) -> int:
     return sequence.order
+
+
+def _wanted(sequence: Sequence, count: int) -> int:
+    """Of how many of its next tokens, the last ones, the logits are wanted."""
+    return count if _gives_all_logits(sequence) else int(count == sequence.remaining)
 
 
 def _gives_all_logits(sequence: Sequence) -> bool:

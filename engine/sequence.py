@@ -54,13 +54,17 @@ class Sequence:
 class Part:
     """What a step runs of one sequence: `count` tokens from position `start` on.
 
-    The logits of its last `wanted` tokens are wanted.
+    The logits of its last `wanted` tokens are wanted. Where PyTorch runs the others, `legs` says
+    which legs of their way through the layers, the first and the one behind the last; they are
+    computed when it `ends`.
     """
 
     sequence: Sequence
     start: int
     count: int
     wanted: int
+    legs: tuple[int, int] | None = None
+    ends: bool = True
 
 
 @dataclass(frozen=True)
@@ -100,5 +104,5 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """Tokens that the step runs."""
-        return sum(part.count for part in self.parts)
+        """Tokens that the step runs, to their end."""
+        return sum(part.count for part in self.parts if part.ends)

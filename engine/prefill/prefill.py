@@ -1,7 +1,9 @@
 """Runs chunks of prompts: a step graph as calls of PyTorch, over the machines' own tensors."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +35,7 @@ class Prefill:
     `compiled` has PyTorch fuse what stands between products, by default on a GPU. Where `sizes`
     [sizes] are given, ascending, a chunk is computed as the next larger one of these, so that its
     bits do not depend on its length alone, and `record` can have the GPU repeat a run of it.
+    A chunk goes through the layers in `legs` legs, no more than there are layers; one at a time.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class Prefill:
         tensors: Mapping[str, Any],
         compiled: bool | None = None,
         sizes: Sequence[int] = (),
+        legs: int = 1,
     ) -> None:
         specs = graph.tensors.values()
         self._fixed = {
@@ -51,6 +55,7 @@ class Prefill:
         cache = {spec.name for spec in specs if spec.kind == "state" and spec.dtype != "i32"}
         nodes = needed(graph.nodes, cache)
         self._calls = [(NODES[node.op.name], SimpleNamespace(**node.args)) for node in nodes]
+        self._legs = legs_of(nodes, legs)
         self._turns = turns(nodes)
         self._tables = tables_of(graph)
         self._columns = {name: graph.tensors[name].shape[1] for name in self._tables}
@@ -60,23 +65,62 @@ class Prefill:
         self._fused = fused(self.device.type == "cuda" if compiled is None else compiled)
         reach = max(self._columns.values()) * self._page
         self._sized = [self._room(tokens, reach) for tokens in sizes]
-        self._recorded: dict[int, Any] = {}  # by tokens
+        self._recorded: dict[int, list[Any]] = {}  # a graph a leg, by tokens
         self._side = self._side_stream()
+        self._under_way: tuple[Chunk, int, tuple[int, int]] | None = None  # of which legs are left:
+        # with the next of them, and its start and length
 
-    def run(self, ids: Sequence[int], start: int, tables: Mapping[str, np.ndarray]) -> None:
+    def run(
+        self,
+        ids: Sequence[int],
+        start: int,
+        tables: Mapping[str, np.ndarray],
+        legs: tuple[int, int] | None = None,
+    ) -> None:
         """Writes the keys and values of `ids` [tokens], which stand at position `start` on, into
         their pages; every position before has been run.
 
-        `tables` holds the sequence's row of each page table, int32 [blocks].
+        `tables` holds the sequence's row of each page table, int32 [blocks]. Of the `legs`, from
+        the first to before the second, those before were run by the calls before, or the first
+        starts a chunk, whatever was under way; None: all.
         """
+        first, end = legs or (0, len(self._legs))
+        if first:
+            assert self._under_way is not None, "legs of a chunk that was not begun"
+            chunk, *been = self._under_way
+            assert been == [first, (start, len(ids))], "legs of another chunk, or others of it"
+        else:
+            chunk = self._begun(ids, start, tables)
+        recorded = self._recorded.get(chunk.room.tokens)
+        for leg in range(first, end):
+            if recorded:
+                recorded[leg].replay()
+            else:
+                self._walk(chunk, self._legs[leg])
+        left = end < len(self._legs)
+        self._under_way = (chunk, end, (start, len(ids))) if left else None
+
+    def _begun(self, ids: Sequence[int], start: int, tables: Mapping[str, np.ndarray]) -> Chunk:
         room = next((room for room in self._sized if room.tokens >= len(ids)), None)
         if room is None:
             room = self._room(len(ids), start + len(ids))
         room.fill(ids, start, tables)
-        if room.tokens in self._recorded:
-            self._recorded[room.tokens].replay()
-        else:
-            self._walk(room)
+        return self._chunk(room)
+
+    @contextmanager
+    def watched(self) -> Iterator[Callable[[], float | None]]:
+        """Times what is run inside; the seconds are there when it has been run, or None."""
+        if self.device.type != "cuda":
+            began, took = time.perf_counter(), [0.0]
+            yield lambda: took[0]
+            took[0] = time.perf_counter() - began
+            return
+        import torch
+
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        yield lambda: float(first.elapsed_time(last)) / 1e3 if last.query() else None
+        last.record()
 
     @property
     def recorded(self) -> list[int]:
@@ -85,7 +129,7 @@ class Prefill:
 
     def record(self) -> None:
         """Compiles, and has the GPU record a run of each of the sizes, so that the host has to
-        queue one thing a chunk instead of thousands. Into pages that nobody holds; waits for it.
+        queue one thing a leg instead of hundreds. Into pages that nobody holds; waits for it.
 
         What was recorded must give what was seen before, or it is not used. Raises UserError when
         the GPU has no room for the largest.
@@ -100,7 +144,7 @@ class Prefill:
             for room in reversed(self._sized):
                 room.fill([1 + i % 200 for i in range(room.tokens)], 0, rows)
                 for _ in range(2):
-                    self._walk(room)
+                    self._walk_all(room)
         except torch.OutOfMemoryError as error:
             raise UserError(
                 f"The GPU has no room for a chunk of {self._sized[-1].tokens} prompt tokens: lower "
@@ -116,25 +160,28 @@ class Prefill:
             self._recorded = {}
         torch.cuda.synchronize()
 
-    def _record(self) -> dict[int, Any]:
+    def _record(self) -> dict[int, list[Any]]:
         import torch
 
-        recorded: dict[int, Any] = {}
+        recorded: dict[int, list[Any]] = {}
         pool = torch.cuda.graph_pool_handle()
         for room in reversed(self._sized):  # the largest first: the others fit in its scratch
             seen = self._written()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                self._walk(room)
+            chunk = self._chunk(room)  # holds what one leg leaves to the next
+            graphs = [torch.cuda.CUDAGraph() for _ in self._legs]
+            for leg, graph in zip(self._legs, graphs, strict=True):
+                with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                    self._walk(chunk, leg)
             for cache in seen:
                 self._fixed[cache][:1] = 0
-            graph.replay()
+            for graph in graphs:
+                graph.replay()
             torch.cuda.synchronize()
             for cache, wanted in seen.items():
                 off = (self._fixed[cache][:1].float() - wanted.float()).square().mean().sqrt()
                 if not float(off) <= OFF * float(wanted.float().square().mean().sqrt()):
                     raise RuntimeError(f"a recorded run of {room.tokens} tokens gives other keys")
-            recorded[room.tokens] = graph
+            recorded[room.tokens] = graphs
         return recorded
 
     def _written(self) -> dict[str, Any]:
@@ -145,17 +192,26 @@ class Prefill:
     def _room(self, tokens: int, reach: int) -> Inputs:
         return Inputs(tokens, reach, self._page, self._tables, self.device)
 
-    def _walk(self, room: Inputs) -> None:
+    def _chunk(self, room: Inputs) -> Chunk:
+        return Chunk(room, self._fixed, self._fused, self.dtype)
+
+    def _walk_all(self, room: Inputs) -> None:
+        chunk = self._chunk(room)
+        for leg in self._legs:
+            self._walk(chunk, leg)
+
+    def _walk(self, chunk: Chunk, leg: slice) -> None:
+        """Runs a leg of a chunk."""
         import torch
 
         with torch.no_grad():
-            chunk = Chunk(room, self._fixed, self._fused, self.dtype)
             if self._side is None:
-                for call, args in self._calls:
+                for call, args in self._calls[leg]:
                     call(chunk, args)
                 return
             lanes = {MAIN: torch.cuda.current_stream(), SIDE: self._side}
-            for (call, args), turn in zip(self._calls, self._turns, strict=True):
+            lanes[SIDE].wait_stream(lanes[MAIN])
+            for (call, args), turn in zip(self._calls[leg], self._turns[leg], strict=True):
                 if turn.waits:
                     lanes[turn.lane].wait_stream(lanes[1 - turn.lane])
                 with torch.cuda.stream(lanes[turn.lane]):
@@ -182,6 +238,16 @@ def needed(nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:
             kept.append(node)
             live = (live - written) | read
     return kept[::-1]
+
+
+def legs_of(nodes: Sequence[Node], legs: int) -> list[slice]:
+    """The nodes [nodes] of each of so many legs, which begin where a layer does and hold about as
+    many layers each; no more than there are layers."""
+    layers = [node.label.split(" / ")[0] for node in nodes]
+    begins = [at for at, layer in enumerate(layers) if " " in layer and layer != layers[at - 1]]
+    legs = min(legs, len(begins))
+    cuts = [0, *(begins[leg * len(begins) // legs] for leg in range(1, legs)), len(nodes)]
+    return [slice(a, b) for a, b in zip(cuts, cuts[1:], strict=False)]
 
 
 def tables_of(graph: Graph) -> dict[str, Table]:

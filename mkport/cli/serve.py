@@ -80,7 +80,16 @@ def command(
             "--mixed-chunk",
             min=1,
             help="Prompt tokens, of each prompt, that a step runs beside running requests, whose "
-            "pause it bounds.",
+            "pause it bounds on a CPU.",
+        ),
+    ] = None,
+    pause: Annotated[
+        float | None,
+        typer.Option(
+            "--pause",
+            metavar="MS",
+            help="Milliseconds that a GPU reads of a prompt between two tokens of running "
+            "requests; 20 when left out.",
         ),
     ] = None,
     dtype: DtypeOption = None,
@@ -140,6 +149,7 @@ def command(
             max_model_len=max_model_len,
             prefill_chunk=prefill_chunk,
             mixed_chunk=mixed_chunk,
+            pause_ms=pause,
         )
     told(running.engine.name, running.address)
     running.serve()

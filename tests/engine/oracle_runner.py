@@ -5,6 +5,7 @@ So a swapped row, a stale or foreign page, a half-filled block or a wrong resume
 """
 
 from collections.abc import Sequence as Of
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,10 +16,11 @@ from mkport.engine.scheduler import Limits
 from mkport.engine.sequence import PENDING, Copy, Part, Plan, Restore, Save, Sequence
 from mkport.trace import Trace
 
-VOCAB = 64
+VOCAB, SHORT = 64, 3  # tokens; those of a prompt that go by legs, at least
 MIX, START = 0x9E3779B97F4A7C15, 0x1234567
 MASK = (1 << 63) - 1
-EMPTY = -1  # a slot that nothing was written to
+EMPTY, HALF = -1, -2  # a slot that nothing was written to, or some layers alone
+SECONDS = (0.0, 0.004, 0.007, 0.03)  # that a leg of a chunk takes
 
 
 class Wrong(AssertionError):
@@ -65,8 +67,10 @@ class OracleRunner:
         self.memory = [np.full((pages, limits.page), EMPTY, np.int64) for pages, _ in limits.pools]
         columns = -(-limits.context // limits.page)
         self.tables = [np.full((limits.sequences, columns), NONE) for _ in limits.pools]
-        self.reads = self.widest = 0
+        self.reads = self.widest = self.between = self.dropped = 0
         self._hashes: dict[Sequence, list[int]] = {}
+        self._chunk: tuple[Sequence, int, int, int] | None = None  # between two of its legs: the
+        # sequence, start, count and next leg
 
     def run(self, plan: Plan, draws: Of[Draw], trace: bool = False) -> Ran:
         """See `Runner`. The latest part goes first, so that none can read what a part before it
@@ -78,10 +82,11 @@ class OracleRunner:
             self.tables[pool][row, block] = page
         self.fill(plan)
         read: dict[Sequence, list[int]] = {}
+        reading = sum(self._walk(part) for part in plan.parts)  # in order, before the step
         for part in reversed(plan.parts):
             self._extend_hashes(part)
             self.write(part)
-            read[part.sequence] = self._read(part)
+            read[part.sequence] = self._read(part) if part.ends else []
         self.widest = max(self.widest, plan.tokens)
         assert plan.tokens <= self.limits.rows, "more rows than the widest machine has"
         assert len({id(part.sequence) for part in plan.parts}) == len(plan.parts)
@@ -89,7 +94,24 @@ class OracleRunner:
         assert len(states) <= self.limits.sequences + self.limits.prompt_logits
         assert len(states) == len(draws)
         chosen = np.array([next_token(state) for state in states], np.int32)
-        return self.ran(plan, chosen, draws)
+        return replace(self.ran(plan, chosen, draws), reading=lambda: reading or None)
+
+    def _walk(self, part: Part) -> float:
+        """A chunk's legs follow one another, each finds what came before the chunk, and nobody
+        else's come between them. Returns seconds."""
+        if part.legs is None:
+            assert part.ends and (not self.limits.legs or part.count - part.wanted < SHORT)
+            return 0.0
+        tokens = part.count - part.wanted
+        assert tokens >= SHORT and (part.ends or not part.wanted)
+        (first, end), self.between = part.legs, self.between + (not part.ends)
+        if first:
+            assert self._chunk == (part.sequence, part.start, tokens, first), "another chunk's leg"
+        elif self._chunk is not None:
+            self.dropped += 1
+        self._chunk = None if part.ends else (part.sequence, part.start, tokens, end)
+        assert first < end <= self.limits.legs and part.ends == (end == self.limits.legs)
+        return (end - first) * SECONDS[part.start % len(SECONDS)]
 
     def fill(self, plan: Plan) -> None:
         """Puts in what the host does not know yet: here it knows everything."""
@@ -121,24 +143,32 @@ class OracleRunner:
         canaries = self._hashes[part.sequence][part.start : part.start + part.count]
         for pool in range(len(self.memory)):
             pages = self._pages(pool, part.sequence.row, positions)
-            self.memory[pool][pages, positions % self.limits.page] = canaries
+            written = canaries if part.ends else HALF
+            self.memory[pool][pages, positions % self.limits.page] = written
+            if not part.ends:
+                self._compare(pool, part, part.start)
 
     def _read(self, part: Part) -> list[int]:
         """Compares all that the part's tokens see; the hashes at its wanted rows, as read."""
-        row, end = part.sequence.row, part.start + part.count
         found: list[int] = []
-        for pool, (_, window) in enumerate(self.limits.pools):
-            first = max(part.start - window + 1, 0) if window else 0
-            positions = np.arange(first, end)
-            pages = self._pages(pool, row, positions)
-            seen = self.memory[pool][pages, positions % self.limits.page]
-            expected = np.array(self._hashes[part.sequence][first:end])
-            if not np.array_equal(seen, expected):
-                at = first + int((seen != expected).argmax())
-                raise Wrong(f"pool {pool}, position {at} of a sequence at {part.start}")
-            self.reads += len(positions)
+        for pool in range(len(self.memory)):
+            seen = self._compare(pool, part, part.start + part.count)
             found = [int(state) for state in seen[len(seen) - part.wanted :]]
         return found
+
+    def _compare(self, pool: int, part: Part, end: int) -> np.ndarray:
+        """What is found in the slots of all that the part's first token sees, up to `end`."""
+        window = self.limits.pools[pool][1]
+        first = max(part.start - window + 1, 0) if window else 0
+        positions = np.arange(first, end)
+        pages = self._pages(pool, part.sequence.row, positions)
+        seen: np.ndarray = self.memory[pool][pages, positions % self.limits.page]
+        expected = np.array(self._hashes[part.sequence][first:end])
+        if not np.array_equal(seen, expected):
+            at = first + int((seen != expected).argmax())
+            raise Wrong(f"pool {pool}, position {at} of a sequence at {part.start}")
+        self.reads += len(positions)
+        return seen
 
     def _pages(self, pool: int, row: int, positions: np.ndarray) -> np.ndarray:
         pages: np.ndarray = self.tables[pool][row, positions // self.limits.page]

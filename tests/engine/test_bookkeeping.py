@@ -19,7 +19,7 @@ from mkport.engine.sequence import Copy, Part, Plan, Restore, Save, Sequence
 from mkport.engine.stream import EventStream
 from mkport.engine.text import OutputText
 from mkport.engine.tokenizer import Tokenizer
-from tests.engine.oracle_runner import VOCAB, LateRunner, OracleRunner, Wrong, continued
+from tests.engine.oracle_runner import SHORT, VOCAB, LateRunner, OracleRunner, Wrong, continued
 
 PAGE = 4
 # one sequence alone nearly fills a pool, so that several preempt each other
@@ -169,6 +169,8 @@ SIZES = {
     "one at a time": limits(sequences=1, pools=((24, 0), (6, 10)), chunk=1, mixed_chunk=1),
     "few rows": limits(rows=5),
     "no cache": limits(prefix_cache=False),
+    "by legs": limits(legs=5, short=SHORT),
+    "by legs, one pool": limits(legs=2, short=SHORT, pools=((26, 0),), mixed_chunk=16),
 }
 
 
@@ -185,6 +187,7 @@ def test_random_steps(world: Callable[..., World], name: str, runner: type[Oracl
         assert w.runner.pending > 500
     assert (scheduler.found > 0) == SIZES[name].prefix_cache
     assert scheduler.preemptions > 0 or SIZES[name].sequences == 1
+    assert (w.runner.between > 20 and w.runner.dropped > 0) == (SIZES[name].legs > 0)
 
 
 @pytest.mark.slow

@@ -79,11 +79,17 @@ def test_layers_with_a_window_take_a_window_s_pages(models: dict[str, LoadedMode
 
 @pytest.mark.parametrize(
     "settings",
-    [Settings(max_batch=0), Settings(prefill_chunk=0), Settings(mixed_chunk=0)],
-    ids=["batch", "chunk", "mixed chunk"],
+    [
+        Settings(max_batch=0),
+        Settings(prefill_chunk=0),
+        Settings(mixed_chunk=0),
+        Settings(pause_ms=0.0),
+        Settings(pause_ms=float("nan")),
+    ],
+    ids=["batch", "chunk", "mixed chunk", "pause", "no pause"],
 )
 def test_sizes_that_hold_nothing(models: dict[str, LoadedModel], settings: Settings) -> None:
-    with pytest.raises(UserError, match="run nothing"):
+    with pytest.raises(UserError, match="run nothing|nothing of a prompt fits"):
         plan_capacity(models["llama"], settings)
 
 

@@ -12,6 +12,7 @@ from mkport.declare import TensorSpec
 from mkport.engine import cuda_ahead, cuda_target
 from mkport.engine.cuda_target import DeviceArrays
 from mkport.engine.load import LoadedModel, load
+from mkport.engine.pace import Legs
 from mkport.engine.prefill import Prefill
 from mkport.engine.synth import synthesise
 from mkport.engine.target import CPU, Arrays, CpuTarget
@@ -57,11 +58,12 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(module, "pinned", fake_cuda.pinned)
     run = Prefill.run
 
-    def queued(self: Prefill, ids: Sequence[int], start: int, tables: Any) -> None:
-        given = list(ids), start, {name: np.array(row) for name, row in tables.items()}
+    def queued(self: Prefill, ids: Sequence[int], start: int, tables: Any, legs: Any) -> None:
+        given = list(ids), start, {name: np.array(row) for name, row in tables.items()}, legs
         STREAM.waiting.append(lambda: run(self, *given))
 
     monkeypatch.setattr(Prefill, "run", queued)
+    monkeypatch.setattr(Legs, "share", lambda self, tokens, done: 1)
     yield
     STREAM.flush()
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from mkport.engine.pace import BUDGET, EVERY, LEAST, Pace
+from mkport.engine.pace import BUDGET, EVERY, LEAST, PAUSE_S, Legs, Pace
 from mkport.engine.scheduler import Limits, Scheduler
-from mkport.engine.sequence import Sequence
+from mkport.engine.sequence import Plan, Sequence
 
 STEPS = 200
 
@@ -99,3 +99,69 @@ def _chunk_beside_one(limits: Limits, a_token: float) -> int:
         scheduler.commit(plan, 0.006 + a_token * plan.prompt)
         decoding.tokens.append(3)
     return count
+
+
+@pytest.mark.parametrize(
+    "a_leg, wanted", [(0.0017, [8, 8]), (0.0036, [4, 4, 4, 4]), (0.03, [1] * 16)]
+)
+def test_legs_fit_into_the_pause_and_are_even(a_leg: float, wanted: list[int]) -> None:
+    legs = Legs(16)
+    assert _shares(legs, 512, a_leg)[0] == 1, "nothing is known"
+    assert _shares(legs, 512, a_leg) == _shares(legs, 300, a_leg) == wanted
+    assert all(share * a_leg <= PAUSE_S for share in wanted) or wanted[0] == 1
+    legs.landed(512, 4, 5.0)  # a hiccup
+    assert _shares(legs, 512, a_leg) == wanted
+    assert legs.share(600, 0) == 1, "a chunk of another size is another matter"
+
+
+def test_legs_follow_what_they_take_now() -> None:
+    legs = Legs(16)
+    for _ in range(3):
+        _shares(legs, 512, 0.001)
+    assert _shares(legs, 512, 0.001) == [16]
+    for _ in range(3):
+        _shares(legs, 512, 0.004)
+    assert _shares(legs, 512, 0.004) == [4, 4, 4, 4]
+
+
+def _shares(legs: Legs, tokens: int, a_leg: float) -> list[int]:
+    shares: list[int] = []
+    while sum(shares) < legs.legs:
+        shares.append(legs.share(tokens, sum(shares)))
+        legs.landed(tokens, shares[-1], shares[-1] * a_leg)
+    return shares
+
+
+def test_a_chunk_beside_others_goes_by_legs_and_alone_at_once() -> None:
+    """Steps are planned ahead of what is known of the one before; who decodes has a row in each
+    and waits for no more legs than fit."""
+    sizes = Limits(4096, 64, ((200, 0),), 4, 1028, chunk=1024, mixed_chunk=512, legs=16, short=16)
+    scheduler, a_leg = Scheduler(sizes), 0.0017
+    decoding, prompt = Sequence(0, [1], 1), Sequence(1, [2] * 4000, 4000)
+    scheduler.add(decoding)
+    seen: list[tuple[int, int]] = []
+    waiting: list[Plan] = []
+    for step in range(40):
+        if step == 2:
+            scheduler.add(prompt)
+        waiting.append(scheduler.plan(behind=bool(waiting)))
+        scheduler.launch(waiting[-1])
+        decoding.tokens += [3] * (decoding.computed == len(decoding.tokens))
+        decoding.over = step >= 10
+        for part in waiting[-1].parts:
+            if part.legs:
+                assert part.sequence is prompt
+                seen.append((part.legs[1] - part.legs[0], part.count))
+                rows = [other.count for other in waiting[-1].parts if other is not part]
+                assert rows == [1] * (step < 11)
+        if len(waiting) > 1:
+            landed = waiting.pop(0)
+            scheduler.commit(landed, None, a_leg * _legs_in(landed) or None)
+            if decoding.over and decoding in scheduler.running:
+                scheduler.end(decoding)
+    assert seen[:8] == [(1, 512), (1, 512), (7, 512), (7, 512), *[(8, 512)] * 4]
+    assert seen[8:] == [(8, 512), (8, 512), (16, 1024), (16, 928)]
+
+
+def _legs_in(plan: Plan) -> int:
+    return sum(part.legs[1] - part.legs[0] for part in plan.parts if part.legs)

@@ -3,6 +3,7 @@ and transformers' own tokens after them. Here on the CPU, where the same code ru
 
 import ctypes
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -20,6 +21,7 @@ from mkport.engine.capacity import Settings, plan_capacity, widths
 from mkport.engine.decoder import Decoder
 from mkport.engine.engine import Engine, Output, collect
 from mkport.engine.load import LoadedModel, load
+from mkport.engine.pace import Legs
 from mkport.engine.prefill import Prefill, route
 from mkport.engine.prefill.experts import product
 from mkport.engine.prefill.functions import ranked
@@ -28,6 +30,7 @@ from mkport.engine.prefill.nodes import Chunk
 from mkport.engine.prefill.route import SOURCE, chosen, grouped
 from mkport.engine.request import Sampling
 from mkport.engine.scheduler import Scheduler
+from mkport.engine.sequence import Plan
 from mkport.engine.sequence import Sequence as Tokens
 from mkport.engine.target import CpuTarget
 from mkport.errors import UserError
@@ -146,6 +149,46 @@ def test_a_chunk_does_not_depend_on_what_was_run_before(
             assert array.tobytes() == alone[name].tobytes()
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_legs_give_the_bits_of_a_whole_chunk(
+    model: Callable[..., LoadedModel], family: str
+) -> None:
+    """Whatever decode steps run between them, and with chunks between that were given up."""
+    ids, other = prompts_of([70, 40], VOCAB)
+    draw = random.Random(5)
+    with decoding(model(family, "bf16"), (80,)) as (decoder, prefill):
+        fill(decoder, prefill, 0, ids, [32])
+        wanted = pages_of(decoder, 0, 70)
+        tables = [
+            {name: table[row] for name, table in decoder._steps.tables.items()} for row in (0, 1)
+        ]
+        legs = Prefill(
+            decoder._steps.planned[0].schedule.graph,
+            decoder._steps.tensors,
+            sizes=(80,),
+            legs=model(family).config.layers,
+        )
+        most = len(legs._legs)
+        assert most == model(family).config.layers
+        for _ in range(3):
+            for name in wanted:
+                decoder._steps.tensors[name][...] = 9
+            for first, end in ((0, 32), (32, 70)):
+                legs.run(other, 0, tables[1], (0, draw.randint(1, most - 1)))
+                at = 0
+                while at < most:
+                    until = draw.randint(at + 1, most)
+                    legs.run(ids[first:end], first, tables[0], (at, until))
+                    at = until
+                    decoder.step([(1, 0, 7)], [0])
+            for name, array in pages_of(decoder, 0, 70).items():
+                assert array.tobytes() == wanted[name].tobytes()
+        legs.run(other, 0, tables[1], (0, 1))
+        for wrong in ((ids[:40], 1, (1, 2)), (other, 0, (2, 3)), (other[:3], 0, (1, 2))):
+            with pytest.raises(AssertionError, match="legs of another chunk"):
+                legs.run(wrong[0], wrong[1], tables[1], wrong[2])
+
+
 def test_nothing_is_run_that_no_page_depends_on(model: Callable[..., LoadedModel]) -> None:
     with decoding(model("llama")) as (decoder, prefill):
         prefill.record()  # of nothing: there are no sizes
@@ -171,13 +214,10 @@ def test_attention_goes_beside_the_experts_that_read_the_same_input(
             assert waits == [layers - 1, layers]
 
 
-def _run_in_any_order(prefill: Prefill, room: Any, draw: random.Random) -> None:
-    """A chunk whose lanes go on by turns that are drawn, and wait where they are told to."""
-    chunk = Chunk(room, prefill._fixed, prefill._fused, prefill.dtype)
-    left = {
-        lane: [i for i, turn in enumerate(prefill._turns) if turn.lane == lane]
-        for lane in (MAIN, SIDE)
-    }
+def _run_in_any_order(prefill: Prefill, chunk: Chunk, leg: slice, draw: random.Random) -> None:
+    """A chunk's leg whose lanes go on by turns that are drawn, and wait where they are told to."""
+    nodes = range(*leg.indices(len(prefill._turns)))
+    left = {lane: [i for i in nodes if prefill._turns[i].lane == lane] for lane in (MAIN, SIDE)}
     with torch.no_grad():
         while any(left.values()):
             lane = draw.choice([lane for lane in left if left[lane]])
@@ -199,7 +239,7 @@ def test_lanes_wait_where_they_must(
         fill(decoder, prefill, 0, ids, [])
         wanted = pages_of(decoder, 0, 70)
         monkeypatch.setattr(
-            Prefill, "_walk", lambda self, room: _run_in_any_order(self, room, draw)
+            Prefill, "_walk", lambda self, chunk, leg: _run_in_any_order(self, chunk, leg, draw)
         )
         for _ in range(8):
             for name in wanted:
@@ -238,7 +278,8 @@ def test_each_lane_has_its_stream(
         fill(decoder, prefill, 0, ids, [])
         turns = prefill._turns
     assert [main.calls, side.calls] == [sum(t.lane == n for t in turns) for n in (MAIN, SIDE)]
-    assert side.waits == [main] * sum(t.waits for t in turns if t.lane == SIDE)
+    # once at the beginning
+    assert side.waits == [main] * (1 + sum(t.waits for t in turns if t.lane == SIDE))
     # and once at the end, so that what comes behind finds all of it
     assert main.waits == [side] * (1 + sum(t.waits for t in turns if t.lane == MAIN))
 
@@ -246,7 +287,7 @@ def test_each_lane_has_its_stream(
 def test_a_gpu_without_room_is_told(
     model: Callable[..., LoadedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Prefill, room: Any) -> None:
+    def full(self: Prefill, chunk: Any, leg: slice) -> None:
         raise torch.OutOfMemoryError("no room")
 
     with decoding(model("llama"), (40, CONTEXT)) as (_, prefill):
@@ -366,6 +407,39 @@ def test_served_tokens_are_transformers_s(model: Callable[..., LoadedModel], fam
     fed = [[*ids, *out.ids[:-1]] for ids, out in zip(prompts, found, strict=True)]
     for ids, out, rows in zip(prompts, found, theirs(given.directory, fed, "float32"), strict=True):
         assert rows[len(ids) - 1 :].argmax(1).tolist() == out.ids
+
+
+def test_a_long_prompt_beside_others_by_legs(
+    model: Callable[..., LoadedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who decode have a token in each step while it is read, whose legs they wait for; some
+    prompts are given up between two legs. All say what they say elsewhere."""
+    given, prompts = model("cohere2_moe"), prompts_of([20, 30, 101, 110, 90], VOCAB)
+    with serving(given, contexts=8, max_batch=1) as engine:
+        wanted = [outputs(engine, [ids], 60)[0] for ids in prompts]
+    draw, begun = random.Random(2), list[tuple[int, bool]]()
+    monkeypatch.setattr(
+        Legs, "share", lambda self, tokens, done: draw.randint(1, min(2, self.legs - done))
+    )
+    commit = Scheduler.commit
+
+    def watched(self: Scheduler, plan: Plan, *took: Any) -> None:
+        walked = [part for part in plan.parts if part.legs is not None]
+        begun.append((plan.decoding, bool(walked) and not all(part.ends for part in walked)))
+        assert not plan.decoding or len(walked) <= 1
+        commit(self, plan, *took)
+
+    monkeypatch.setattr(Scheduler, "commit", watched)
+    with serving(given, contexts=2.5, mixed_chunk=64) as engine:
+        sampling = Sampling(60, temperature=0.0, ignore_eos=True)
+        for _ in range(2):
+            streams = [engine.submit(ids, sampling) for ids in prompts]
+            gone = engine.submit(prompts[2][::-1], sampling)
+            time.sleep(draw.random() / 50)
+            gone.cancel()
+            assert [collect(stream)[0] for stream in streams] == wanted
+            engine.reset_prefix_cache()
+    assert sum(between and decoding > 0 for decoding, between in begun) > 10
 
 
 def test_preempted_and_resumed(model: Callable[..., LoadedModel]) -> None:

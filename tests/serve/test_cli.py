@@ -107,8 +107,10 @@ def test_options_reach_the_engine_and_the_server(
         max_model_len=64,
         kv_memory=None,
         prefill_chunk=None,
+        pause_ms=7.5,
     )
     try:
+        assert running.engine._loop.core.scheduler.limits.pause_s == 0.0075  # type: ignore[attr-defined]
         assert running.engine.max_batch == 2 and running.engine.context == 64
         assert running.settings == Settings(
             api_key="k", defaults={"temperature": 0.3}, format="llama3"

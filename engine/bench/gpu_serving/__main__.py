@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a tiny model on the CPU machine")
     parser.add_argument("--profile", action="store_true", help="and which kernels take the time")
     parser.add_argument("--sizes", default="tiny,full", help="of the models on the GPU")
+    parser.add_argument("--mixed-chunk", type=int, help="prompt tokens of a chunk beside others")
     given = parser.parse_args()
     if given.page:
         print(page(json.loads(given.page.read_text())), end="")
@@ -70,7 +71,9 @@ def main() -> None:
         "runs": {},
     }
     for size in sizes:
-        report["runs"][size] = measured(size, machine, given.out, given.profile)
+        more = ["--profile"] if given.profile else []
+        more += ["--mixed-chunk", str(given.mixed_chunk)] if given.mixed_chunk else []
+        report["runs"][size] = measured(size, machine, given.out, more)
         text = json.dumps(report, indent=1)
         (given.out / "gpu_serving.json.part").write_text(text + "\n")
         os.replace(given.out / "gpu_serving.json.part", given.out / "gpu_serving.json")
@@ -81,8 +84,8 @@ def main() -> None:
     sys.exit(1 if failed else 0)
 
 
-def measured(size: str, machine: str, out: Path, profile: bool) -> Data:
-    """Everything about one model."""
+def measured(size: str, machine: str, out: Path, more: list[str]) -> Data:
+    """Everything about one model; `more` options of its server [options]."""
     began = time.perf_counter()
     run: Data = {"size": size, "errors": {}}
     with tempfile.TemporaryDirectory() as folder:
@@ -95,7 +98,7 @@ def measured(size: str, machine: str, out: Path, profile: bool) -> Data:
         log = out / f"server-{size}.log"
         bare = Path(folder) / "bare.json"
         try:
-            with serving(directory, size, machine, bare, log, profile) as served:
+            with serving(directory, size, machine, bare, log, more) as served:
                 run["ready_s"] = time.perf_counter() - began
                 asked(run, served)
         except Exception:
@@ -111,7 +114,7 @@ def measured(size: str, machine: str, out: Path, profile: bool) -> Data:
 
 @contextmanager
 def serving(
-    directory: Path, size: str, machine: str, bare: Path, log: Path, profile: bool
+    directory: Path, size: str, machine: str, bare: Path, log: Path, more: list[str]
 ) -> Iterator[Served]:
     """The server's process, ready, as long as the block lasts. Raises RuntimeError, naming the log,
     when it does not come up."""
@@ -122,7 +125,7 @@ def serving(
         sys.executable, "-m", "mkport.engine.bench.gpu_serving.server",
         "--model", str(directory), "--port", str(port), "--bare", str(bare), "--machine", machine,
         "--context", str(sizes.context), "--contexts", str(sizes.contexts),
-        *(["--profile"] if profile else []),
+        *more,
     )  # fmt: skip
     with log.open("wb") as words:
         process = subprocess.Popen(command, stdout=words, stderr=words, preexec_fn=prepare())
@@ -183,7 +186,7 @@ def compared(run: Data) -> None:
 def summary(run: Data) -> Iterator[str]:
     """The lines that tell most."""
     bare = run.get("bare", {})
-    for name in ("attention_off", "experts_off", "keys_off", "recorded"):
+    for name in ("attention_off", "experts_off", "keys_off", "recorded", "legs_2048"):
         yield f"{name}: {bare.get(name)}"
     for name, found in bare.items():
         if isinstance(found, dict) and "median_ms" in found:

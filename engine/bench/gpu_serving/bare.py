@@ -62,6 +62,21 @@ def prompt(runner: StepRunner, vocab: int, tokens: int, start: int, repeats: int
     }
 
 
+def legs(runner: StepRunner, vocab: int, tokens: int) -> list[float]:
+    """Milliseconds of each leg [legs] of a chunk from position 0, with a wait behind each."""
+    prefill, tables, count = runner.prefill, _tables(runner, 0), runner.limits.legs
+    assert prefill is not None
+    ids = np.random.default_rng(0).integers(0, vocab, tokens).tolist()
+    found: list[float] = []
+    for leg in range(count):
+        wait()
+        began = time.perf_counter()
+        prefill.run(ids, 0, tables, (leg, leg + 1))
+        wait()
+        found.append((time.perf_counter() - began) * 1e3)
+    return found
+
+
 def profile(runner: StepRunner, vocab: int, tokens: int) -> str:
     """What a chunk's time goes to: a table by kernel, how many there are, how long they run, from
     the first one's begin to the last one's end, and how long none does. Of a recorded run too."""

@@ -31,11 +31,13 @@ class Tried(CpuTarget):
 
 
 def build(
-    model: Path, machine: str, context: int, contexts: float, profile: bool, report: Path
-) -> Built:
-    """A runner whose cache holds `contexts` full contexts of `context` positions."""
+    model: Path, machine: str, context: int, contexts: float, profile: bool, report: Path,
+    mixed_chunk: int | None = None,
+) -> Built:  # fmt: skip
+    """A runner whose cache holds `contexts` full contexts of `context` positions; `mixed_chunk` in
+    prompt tokens."""
     said: Data = {"errors": {}}
-    loaded, runner = built(model, machine, context, contexts, said)
+    loaded, runner = built(model, machine, context, contexts, said, mixed_chunk)
     timed(loaded.config.vocab, runner, said)
     if profile:  # last: launches take the host longer from then on
         profiled(loaded.config.vocab, runner, said)
@@ -44,9 +46,11 @@ def build(
 
 
 def built(
-    model: Path, machine: str, context: int, contexts: float, said: Data
-) -> tuple[LoadedModel, StepRunner]:
-    """The model and its runner, and how long that took; `context` in positions."""
+    model: Path, machine: str, context: int, contexts: float, said: Data,
+    mixed_chunk: int | None = None,
+) -> tuple[LoadedModel, StepRunner]:  # fmt: skip
+    """The model and its runner, and how long that took; `context` in positions, `mixed_chunk` in
+    prompt tokens."""
     began = time.perf_counter()
     if machine == "cuda":
         target: Target = Drawn()
@@ -59,7 +63,8 @@ def built(
     window = max(getattr(config, "windows", None) or (0,))
     reach = min(context, window + target.prompt_chunk)
     one = each * ((config.layers - windowed) * context + windowed * reach)
-    settings = Settings(max_model_len=context, kv_memory=int(one * contexts), page=64)
+    memory = int(one * contexts)
+    settings = Settings(max_model_len=context, kv_memory=memory, mixed_chunk=mixed_chunk, page=64)
     shape, limits = plan_capacity(loaded, settings, target)
     runner = StepRunner(loaded, shape, limits, widths(limits, target), None, target)
     said["built_s"] = time.perf_counter() - began
@@ -86,6 +91,8 @@ def timed(vocab: int, runner: StepRunner, said: Data) -> None:
     for tokens in (64, 512, 1024, 8192):
         if tokens <= runner.limits.context:
             tried(said, f"prompt_{tokens}", partial(bare.prompt, runner, vocab, tokens, 0))
+    if runner.limits.context >= 2048:
+        tried(said, "legs_2048", lambda: bare.legs(runner, vocab, 2048))
     last = runner.limits.context - 512
     if last > 0:
         tried(said, "prompt_512_late", lambda: bare.prompt(runner, vocab, 512, last))

@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--contexts", type=float, required=True, help="that the cache holds")
     parser.add_argument("--machine", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--profile", action="store_true", help="which kernels take the time")
+    parser.add_argument("--mixed-chunk", type=int)
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     listener = lifecycle.bind("127.0.0.1", given.port)
@@ -34,6 +35,7 @@ def main() -> None:
         "context": given.context,
         "contexts": given.contexts,
         "profile": given.profile,
+        "mixed_chunk": given.mixed_chunk,
         "report": given.bare,
     }
     model = without_weights(given.model)
