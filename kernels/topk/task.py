@@ -3,6 +3,7 @@ if they are asked for."""
 
 import numpy as np
 
+from mkport.machines.cpu.pairs import group_pairs
 from mkport.machines.cpu.vector import (
     add,
     body,
@@ -33,7 +34,7 @@ def topk(a, tile, arena):
         return
     for token in range(live):
         topk_token(a, token, arena)
-    topk_group(a, live * a.k, arena)
+    group_pairs(a.ids, live * a.k, a.experts, 0, a.slots, a.slot_count, a.pairs, arena)
 
 
 @body
@@ -91,32 +92,3 @@ def topk_scores(a, z, highest, arena):
         store_f32(arena, e, score)
         total = add(total, keep_lanes(score, 0, a.experts - e, 0.0))
     return join_sum(total)
-
-
-@body
-def topk_group(a, choices, arena):
-    """slots and pairs from ids; the arena holds where each expert's next pair goes."""
-    for e in range(a.experts):
-        set_i32(arena, e, np.int32(0))
-    for p in range(choices):
-        e = get_i32(a.ids, p)
-        if e >= 0:
-            set_i32(arena, e, np.int32(get_i32(arena, e) + 1))
-    slot, first = 0, 0
-    for e in range(a.experts):
-        here = get_i32(arena, e)
-        set_i32(arena, e, np.int32(first))
-        if here > 0:
-            set_i32(a.slots, 2 * slot, np.int32(e))
-            set_i32(a.slots, 2 * slot + 1, np.int32(first))
-            slot += 1
-            first += here
-    for s in range(slot, a.slot_count + 1):
-        set_i32(a.slots, 2 * s, np.int32(-1))
-        set_i32(a.slots, 2 * s + 1, np.int32(first))
-    for p in range(choices):
-        e = get_i32(a.ids, p)
-        if e >= 0:
-            place = get_i32(arena, e)
-            set_i32(a.pairs, place, np.int32(p))
-            set_i32(arena, e, np.int32(place + 1))

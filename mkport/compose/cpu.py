@@ -49,6 +49,7 @@ def compose_cpu(ops: Sequence[Op], weights: str, cache: str, title: str = "") ->
         ("Dot products", _copy(CPU / "dot.py")),
         ("Norms", _copy(CPU / "norm.py")),
         ("Choosing tokens", _copy(CPU / "draw.py")),
+        ("Grouping pairs", _copy(CPU / "pairs.py")),
         ("Counters and clock", _copy(CPU / "sync.py")),
         ("The record", _record_constants()),
         *((f"Op {op.name}: {op.doc}", _op_section(op)) for op in bodies),

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from mkport.errors import UserError
 
-PRIMITIVES = tuple(f"mkport.machines.cpu.{name}" for name in ("vector", "dot", "norm", "draw"))
+PRIMITIVES = tuple(
+    f"mkport.machines.cpu.{name}" for name in ("vector", "dot", "norm", "draw", "pairs")
+)
 
 
 def defined(code: str) -> set[str]:

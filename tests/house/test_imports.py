@@ -85,7 +85,9 @@ def test_the_library_does_not_import_the_engine_outside_its_command_line() -> No
 ALLOWED = {
     "op.py": ("mkport.declare", "mkport.kernels"),
     "oracle.py": ("mkport.declare", "mkport.kernels"),
-    "task.py": tuple(f"mkport.machines.cpu.{name}" for name in ("vector", "dot", "norm", "draw")),
+    "task.py": tuple(
+        f"mkport.machines.cpu.{name}" for name in ("vector", "dot", "norm", "draw", "pairs")
+    ),
 }
 
 
