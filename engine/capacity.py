@@ -67,10 +67,15 @@ def plan_capacity(
             f"can run side by side, not {settings.max_batch}: lower max_batch (--max-batch)."
         )
     chunk = max(alone, mixed)
+    if chunk > max(limit := model.config.context, target.prompt_chunk, target.mixed_chunk):
+        raise UserError(
+            f"The model has {limit} positions, so no step reads {chunk} tokens of a prompt: lower "
+            "prefill_chunk and mixed_chunk (--prefill-chunk, --mixed-chunk)."
+        )
     rows = settings.max_batch + chunk
     if most is not None and not target.prefills:
         rows = min(rows, most, max(target.chunk, settings.max_batch))
-    limit, asked = model.config.context, settings.max_model_len
+    asked = settings.max_model_len
     if asked is not None and asked > limit:
         raise UserError(
             f"The model has {limit} positions, not {asked}: lower max_model_len (--max-model-len)."

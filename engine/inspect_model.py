@@ -11,7 +11,7 @@ import numpy as np
 from mkport.bandwidth import read_bandwidth, usable_cores
 from mkport.engine.jsonfile import read_json
 from mkport.engine.source import resolve
-from mkport.engine.weights import INDEX, SINGLE
+from mkport.engine.weights import DTYPES, INDEX, SINGLE
 from mkport.errors import UserError
 from mkport.models import family_of, parse_config
 from mkport.models.step import StepShape
@@ -103,6 +103,8 @@ def inspect(
         return Inspection(directory, kind, [str(error)])
     limit = min(context or CONTEXT, config.context)
     stored = dtype or "bf16"
+    if stored not in DTYPES:
+        raise UserError(f"The dtype {dtype!r} is not known; choose one of {', '.join(DTYPES)}.")
     shapes: dict[str, tuple[int, ...]] = family.tensor_shapes(config)
     present = (directory / SINGLE).exists() or (directory / INDEX).exists()
     unsupported = _weight_problems(directory) if present else []

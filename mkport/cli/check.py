@@ -56,7 +56,7 @@ def command(
     """Hold ops to their oracles by the tolerance law, and compare the bits of their forms.
 
     Forms that an op lacks on the machine are left out by name. Exits with 1 if a check fails. The
-    oracles need PyTorch (pip install 'mkport[oracle]').
+    oracles need PyTorch, which the extra `oracle` installs.
     """
     given = None if folder is None else ops_in(folder)
     library = list((all_ops() if given is None else given).values())

@@ -1,7 +1,7 @@
 """The verb `compose`: writes a model's megakernel, or one's own chain's, as one readable file."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -22,10 +22,8 @@ from mkport.errors import UserError
 from mkport.files import write_text
 from mkport.plan.file import save_schedule
 
-if TYPE_CHECKING:
-    pass
-
 GPU_WORKERS = 132  # multiprocessors of an H100 or H200
+SUFFIXES = {"cpu": ".py", "cuda": ".cu"}
 
 
 def command(
@@ -86,11 +84,17 @@ def command(
     which says what each worker runs, is verified; `mkport verify` reads the file of --schedule.
     A FILE.toml names tensors, ops and what each node's arguments are; --check and --trace run it.
     """
-    if target not in ("cpu", "cuda"):
+    if target not in SUFFIXES:
         raise UserError(
             f"There is no target {target!r}: --target takes cpu, which writes one Python file, or "
             "cuda, which writes one CUDA C++ file."
         )
+    for other, suffix in SUFFIXES.items():
+        if other != target and out.suffix == suffix:
+            raise UserError(
+                f"{out} is named as what --target {other} writes, but the target is {target}: give "
+                f"--target {other}, or a file that ends in {SUFFIXES[target]}."
+            )
     if file is not None:
         if model is not None or dtype is not None or context is not None or batch != 1:
             raise UserError(f"{file} says all about its chain: leave out the options of a model.")

@@ -19,6 +19,7 @@ from mkport.cli.output import JsonFlag, emit
 from mkport.cli.run import DEFAULT_PROMPT
 from mkport.cli.stages import Outcome
 from mkport.files import make_folder
+from mkport.plan.deal import check_workers
 
 CONTEXT = 1024  # positions: a prompt and an answer
 
@@ -51,6 +52,9 @@ def command(
     Each stage prints its verdict, its time and the files it wrote. Exits with 1 if one fails.
     """
     make_folder(out)
+    loaded = open_model(model, None)  # wrong use is told before minutes of checks
+    if workers is not None:
+        check_workers(workers)
     done: list[Stage] = []
     titles = iter(range(1, 8))
 
@@ -69,7 +73,6 @@ def command(
         decoders = []
 
         def compose() -> Outcome:
-            loaded = open_model(model, None)
             decoder = open_decoder(loaded, context=CONTEXT, workers=workers)
             decoders.append(stack.enter_context(decoder))
             return stages.composed(decoder, out / "megakernel.py")

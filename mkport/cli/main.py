@@ -5,8 +5,10 @@ imports none of them. A verb's module defines `command`, a function that Typer c
 verbs of its own defines `app`, a Typer application, as well.
 """
 
+import errno
 import importlib
 import io
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -20,6 +22,7 @@ from mkport.cli import output
 from mkport.errors import UserError
 
 USAGE_ERROR: Any = typer.BadParameter.__base__  # click's, which Typer may carry within itself
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LEARN, BUILD, RUN, LOOK = "Learn", "Build", "Run", "Look"
 
 
@@ -69,7 +72,9 @@ class LazyGroup(TyperGroup):
         """As click's, but a `UserError` becomes one paragraph (or JSON object) and exit code 2, and
         under --json wrong use an object too: raises typer.Exit with the code."""
         try:
-            return super().invoke(ctx)
+            done = super().invoke(ctx)
+            sys.stdout.flush()  # what cannot be written shows here, not at exit
+            return done
         except UserError as error:
             output.emit_error(str(error), output.wants_json(ctx))
             raise typer.Exit(2) from None
@@ -134,4 +139,15 @@ def main() -> None:
     """Run the command line on `sys.argv`; exit codes: 0 done, 1 failed, 2 wrong use, 130 Ctrl-C."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a character it lacks must not end a text
-    app()
+    try:
+        app()
+    except OSError as error:
+        if error.errno not in FULL or error.filename is not None:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left is not tried again at exit
+        output.emit_error(
+            f"The output cannot be written ({error.strerror}) and ends here. Free some space, or "
+            "send it somewhere else.",
+            as_json=False,
+        )
+        sys.exit(2)

@@ -22,6 +22,7 @@ from mkport.engine.prompt import encode_prompt
 from mkport.engine.sampled import Draw
 from mkport.errors import UserError
 
+MAX_TEMPERATURE = 100.0  # by then any token is as likely as any other
 DEFAULT_PROMPT = "Explain in two sentences what a computer does."
 
 
@@ -45,7 +46,10 @@ def command(
         str | None, typer.Option("--system", help="A system message before the prompt.")
     ] = None,
     temperature: Annotated[
-        float, typer.Option("--temperature", min=0.0, help="0 is greedy; 1 is the model's own.")
+        float,
+        typer.Option(
+            "--temperature", min=0.0, max=MAX_TEMPERATURE, help="0 is greedy; 1 is the model's own."
+        ),
     ] = 0.0,
     seed: Annotated[
         int, typer.Option("--seed", help="Of what is drawn; the same seed gives the same text.")

@@ -23,6 +23,7 @@ NEEDED = (
     "uvicorn",
     "uvloop",
 )
+MAX_REPLICAS = 64
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
@@ -103,7 +104,10 @@ def command(
         ),
     ] = None,
     replicas: Annotated[
-        int, typer.Option("--replicas", min=1, help="Server processes behind the one address.")
+        int,
+        typer.Option(
+            "--replicas", min=1, max=MAX_REPLICAS, help="Server processes behind the one address."
+        ),
     ] = 1,
     as_json: JsonFlag = False,
 ) -> None:

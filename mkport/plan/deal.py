@@ -22,6 +22,15 @@ MAX_WORKERS = 1024  # more than the multiprocessors of any GPU or the cores of a
 Share = Literal["blocks", "strided"]
 
 
+def check_workers(workers: int) -> None:
+    """Raises UserError for a worker count outside 1 to MAX_WORKERS."""
+    if not 1 <= workers <= MAX_WORKERS:
+        raise UserError(
+            f"{workers} workers asked for, but a schedule has 1 to {MAX_WORKERS}: "
+            "give --workers the number of cores (CPU) or multiprocessors (GPU)."
+        )
+
+
 def deal(graph: Graph, workers: int, share: Share = "blocks") -> Schedule:
     """Plans the graph and deals its tiles.
 
@@ -32,11 +41,7 @@ def deal(graph: Graph, workers: int, share: Share = "blocks") -> Schedule:
     Each node has one counter; a record adds its number of tiles, and a wait's target is the
     node's number of tiles. Raises UserError for a worker count outside 1 to MAX_WORKERS.
     """
-    if not 1 <= workers <= MAX_WORKERS:
-        raise UserError(
-            f"{workers} workers asked for, but a schedule has 1 to {MAX_WORKERS}: "
-            "give --workers the number of cores (CPU) or multiprocessors (GPU)."
-        )
+    check_workers(workers)
     planned = plan(graph)
     ids = planned.graph.tensor_ids()
     opcodes = {op: code for code, op in enumerate(planned.graph.ops)}

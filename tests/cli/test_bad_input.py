@@ -82,8 +82,9 @@ def test_a_config_nobody_implements(
     _refused(mkport("run", "--model", tiny_model), field.replace("_type", ""), str(value))
 
 
-def test_a_dtype_nobody_knows(mkport: Run, tiny_model: Path) -> None:
-    _refused(mkport("run", "--model", tiny_model, "--dtype", "fp8"), "'fp8'", "bf16")
+@pytest.mark.parametrize("args", [("run", "--model"), ("verify", "--model"), ("inspect",)])
+def test_a_dtype_nobody_knows(mkport: Run, tiny_model: Path, args: tuple[str, ...]) -> None:
+    _refused(mkport(*args, tiny_model, "--dtype", "fp8"), "'fp8'", "bf16")
 
 
 def test_a_prompt_longer_than_the_context(mkport: Run, tiny_model: Path) -> None:
@@ -160,6 +161,16 @@ def test_a_host_check_without_a_compiler(mkport: Run, monkeypatch: pytest.Monkey
     _refused(mkport("check", "gemm", "--machine", "host"), "g++", "CXX")
 
 
+@pytest.mark.parametrize(("target", "name"), [("cpu", "x.cu"), ("cuda", "x.py")])
+def test_a_file_named_as_another_target_s(
+    mkport: Run, tiny_model: Path, tmp_path: Path, target: str, name: str
+) -> None:
+    before = _files(tmp_path)
+    args = ("compose", "--model", tiny_model, "--target", target, "-o", tmp_path / name)
+    _refused(mkport(*args), name, f"the target is {target}", "give --target")
+    assert _files(tmp_path) == before
+
+
 def test_a_target_nobody_knows(mkport: Run, tmp_path: Path) -> None:
     result = mkport("compose", "--target", "tpu", "-o", tmp_path / "x")
     _refused(result, "'tpu'", "cpu", "cuda")
@@ -178,6 +189,21 @@ def test_a_result_that_cannot_be_written_is_refused_before_the_measuring(
     out = tmp_path / "no_folder" / "result.json"
     _refused(mkport("bench", "--model", tiny_model, "-o", out), "no_folder/result.json", "folder")
     _refused(mkport("bench", "--model", tiny_model, "-o", tmp_path), str(tmp_path), "is a folder")
+
+
+@pytest.mark.parametrize(
+    ("args", "named"), [(["--workers", 0], "0 workers"), (["--model", "nowhere"], "nowhere")]
+)
+def test_the_demo_refuses_before_its_checks(
+    mkport: Run,
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    args: list[object],
+    named: str,
+) -> None:
+    monkeypatch.setattr("mkport.cli.stages.standalone", None)
+    _refused(mkport("demo", "--model", tiny_model, "-o", tmp_path / "out", *args), named)
 
 
 @pytest.mark.parametrize("verb", ["trace", "demo"])
@@ -287,6 +313,22 @@ def test_wrong_use_in_json(mkport: Run, args: list[str], named: str) -> None:
     assert named in json.loads(result.stdout)["error"]
     assert mkport(*args).stdout == ""  # without --json it is click's own text on stderr
     assert mkport(args[0], "--", "--json", *args[1:]).stdout == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("args", [["list"], ["list", "--json"], ["learn", "list"], ["--help"]])
+def test_a_full_disk_behind_stdout(args: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "mkport", *args],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: The output cannot be written (No space left on device)")
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
 
 
 def test_a_closed_stdin(tiny_model: Path) -> None:

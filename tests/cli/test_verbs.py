@@ -38,6 +38,14 @@ def test_list_tells_the_forms(mkport: Run) -> None:
     assert "ladder of 2" in mkport("list").stdout
 
 
+def test_list_tells_an_op_that_is_named_in_full(mkport: Run) -> None:
+    order = find_op("argmax").order
+    assert order in mkport("list", "argmax").stdout and order not in mkport("list").stdout
+    (named,) = json.loads(mkport("list", "argmax", "--json").stdout)
+    assert (named["op"], named["order"]) == ("argmax", order)
+    assert mkport("list", "argmx").exit_code == 2
+
+
 def test_check_holds_an_op_to_its_oracle(mkport: Run) -> None:
     args = ("check", "argmax", "--form", "standalone", "--dtype", "f32")
     done = mkport(*args, "--json")

@@ -1,5 +1,6 @@
 """One limit for admission, page tables and memory: what an engine can hold, and what it refuses."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,6 +92,18 @@ def test_layers_with_a_window_take_a_window_s_pages(models: dict[str, LoadedMode
 def test_sizes_that_hold_nothing(models: dict[str, LoadedModel], settings: Settings) -> None:
     with pytest.raises(UserError, match="run nothing|nothing of a prompt fits"):
         plan_capacity(models["llama"], settings)
+
+
+@pytest.mark.parametrize(
+    "chunk", [lambda n: Settings(prefill_chunk=n), lambda n: Settings(mixed_chunk=n)]
+)
+def test_a_chunk_that_no_prompt_fills(
+    models: dict[str, LoadedModel], chunk: Callable[[int], Settings]
+) -> None:
+    limit = models["llama"].config.context
+    plan_capacity(models["llama"], chunk(limit))
+    with pytest.raises(UserError, match=f"{limit} positions, so no step reads {limit + 1} tokens"):
+        plan_capacity(models["llama"], chunk(limit + 1))
 
 
 def test_widths(models: dict[str, LoadedModel]) -> None:

@@ -1,6 +1,7 @@
 """How the command line behaves whatever the verb: help, exit codes, errors as text and as JSON."""
 
 import json
+import re
 import subprocess
 import sys
 import types
@@ -56,8 +57,12 @@ def test_help_lists_every_verb_under_its_heading() -> None:
 
 @pytest.mark.parametrize("name", main.VERBS)
 def test_every_verb_has_help_and_json(name: str) -> None:
-    done = CliRunner().invoke(main.app, [name, "--help"])
+    done = CliRunner().invoke(main.app, [name, "--help"], env={"COLUMNS": "200"})
     assert done.exit_code == 0
+    command = main._load(name)
+    texts = [command.help, *(getattr(param, "help", None) for param in command.params)]
+    for bracket in re.findall(r"\[.*?\]", " ".join(filter(None, texts))):
+        assert bracket in done.stdout, "brackets of help are read as colours, and are lost"
     assert "--json" in done.output
 
 

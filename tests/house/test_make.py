@@ -29,6 +29,17 @@ def test_help_lists_every_target_and_variable() -> None:
         assert f"  {''.join(variable)}=... " in told
 
 
+def test_an_exercise_that_is_not_solved_is_no_failed_target(tmp_path: Path) -> None:
+    (tmp_path / ".base").touch()
+    (tmp_path / "bin").mkdir()
+    told = tmp_path / "bin" / "mkport"
+    for code, ends in ((0, 0), (1, 0), (2, 2)):
+        told.write_text(f"#!/bin/sh\nexit {code}\n")
+        told.chmod(0o755)
+        command = ["make", f"VENV={tmp_path}", "--old-file", str(tmp_path / ".base"), "learn"]
+        assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == ends
+
+
 def test_torch_may_come_from_another_index_and_by_default_does_not() -> None:
     run = ("--dry-run", "--always-make", "run", "test")
     installs = [line for line in _make(*run).splitlines() if "pip install" in line]
