@@ -115,12 +115,19 @@ def command(
     if path.suffix == ".py":
         from mkport.port.numba_port import port_python
 
+        _refuse_options(
+            f"{path} is a Python file, whose arrays bring their sizes",
+            {"--shared": shared, "--instantiate": instantiate, "--define": define,
+             "--include": include},
+        )  # fmt: skip
         report = port_python(
             path, kernel, types, grid=_three("grid", grid), block=_three("block", block),
             arguments=list(arg) if arg else None, name=name, out=out, run=run, machine=machine,
+            immutable=_names(immutable),
         )  # fmt: skip
         emit(report.as_dict(), as_json, lambda console: _render(console, report))
         raise typer.Exit(report.exit_code)
+    _refuse_options(f"{path} is no Python file, so that its types are its own", {"--types": types})
     report = port_file(
         path,
         kernel,
@@ -128,7 +135,7 @@ def command(
         block=_three("block", block),
         shared=shared,
         instantiate=instantiate,
-        immutable=[n.strip() for n in (immutable or "").split(",") if n.strip()],
+        immutable=_names(immutable),
         define=dict(_definition(text) for text in define or ()),
         arguments=list(arg) if arg else None,
         name=name,
@@ -172,6 +179,16 @@ def _split(file: str) -> tuple[Path, str | None]:
     if colon and head and tail.replace("_", "a").isalnum() and not Path(file).exists():
         return Path(head), tail
     return Path(file), None
+
+
+def _names(listed: str | None) -> list[str]:
+    return [name.strip() for name in (listed or "").split(",") if name.strip()]
+
+
+def _refuse_options(why: str, given: dict[str, object]) -> None:
+    """Raises UserError for options that would do nothing."""
+    if idle := [name for name, value in given.items() if value not in (None, [], ())]:
+        raise UserError(f"{', '.join(idle)} would do nothing: {why}. Leave it out.")
 
 
 def _three(option: str, text: str | None) -> tuple[int, int, int] | None:

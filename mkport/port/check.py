@@ -231,13 +231,14 @@ def compare(
             for name, array in wanted.items():
                 if array.tobytes() != got[name].tobytes():
                     differences.append(
-                        f"{name}: {_first(array, got[name])} (instance {number}, {workers} "
+                        f"{name}: {difference(array, got[name])} (instance {number}, {workers} "
                         f"workers, order {seed})"
                     )
     return differences
 
 
-def _first(wanted: np.ndarray, got: np.ndarray) -> str:
+def difference(wanted: np.ndarray, got: np.ndarray) -> str:
+    """Where two arrays of one shape [any] and storage differ in their bits, in words."""
     differs = np.flatnonzero(wanted.view(np.uint8).ravel() != got.view(np.uint8).ravel())
     at = int(differs[0]) // wanted.itemsize
     count = len(set((differs // wanted.itemsize).tolist()))

@@ -103,8 +103,8 @@ class Control:
         found += self._passed_on()
         found += self._taken()
         found += self._recursion()
-        kernel = self._at[self.u.kernel.node.start_byte]
-        found += self._lane_returns(kernel, self.sites(kernel, warps=True))
+        for function in self.functions:
+            found += self._lane_returns(function, self.sites(function, warps=True))
         unique = {(f.code, f.line, f.column): f for f in found}
         return sorted(unique.values(), key=lambda f: (f.line, f.column))
 
@@ -209,11 +209,11 @@ class Control:
                     return site
         return None
 
-    def _lane_returns(self, kernel: Function, sites: "list[Node]") -> Iterator[Finding]:
-        for node in self._own(kernel):
-            if node.type != "return_statement" or self.level_at(node, kernel) <= WARP:
+    def _lane_returns(self, function: Function, sites: "list[Node]") -> Iterator[Finding]:
+        for node in self._own(function):
+            if node.type != "return_statement" or self.level_at(node, function) <= WARP:
                 continue
-            if site := self._after(node, kernel, sites):
+            if site := self._after(node, function, sites):
                 yield Finding(
                     "MK133", self.tree.line(node), self.tree.column(node),
                     f"Lanes that `return` here are not seen to be whole warps, and "

@@ -57,6 +57,9 @@ class Expressions(Calls):
                     "initializer_pair"):  # fmt: skip
             values = [self._expression(c, scope, function, control) for c in node.named_children
                       if c.type != "comment"]  # fmt: skip
+            made = node.child_by_field_name("type")
+            if made is not None and self._class_named(self.tree.of(made)) in self._placed:
+                return ANY_LANE
             if kind in ("argument_list", "initializer_list", "compound_literal_expression"):
                 return values[0] if len(values) == 1 else mixed(*values)
             return values[-1] if values else UNIFORM
@@ -205,6 +208,8 @@ class Expressions(Calls):
                 for root in self._decayed(right, scope) if key not in self.shared else ():
                     self._union(key, root)
                     self._make_local(key)
+        if operator == "=" and left is not None and left.type != "identifier":
+            self._expression(left, scope, function, control)  # for the calls in it
         self._assign(left, value, scope, function, control)
         return value
 

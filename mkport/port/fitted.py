@@ -19,6 +19,7 @@ from mkport.port.geometry import MAX_THREADS, geometry
 from mkport.port.kernel import MAX_WORDS, too_many
 from mkport.port.scanned import Scanned
 from mkport.port.shared import shared_layout
+from mkport.port.unfollowed import Unfollowed
 from mkport.port.uniform import Uniformity
 from mkport.port.usage import modes
 
@@ -144,7 +145,11 @@ class Fitted(Scanned):
         step = self.steps.begin("control flow")
         sites = sum(len(self.control.sites(f)) for f in self.control.functions)
         step.say(f"{sites} places where the block meets" if sites else "no barriers")
-        self.steps.found(step, self.control.findings())
+        found = self.control.findings()
+        told = {(finding.line, finding.code) for finding in found}
+        self.steps.found(step, found)
+        more = Unfollowed(self.uniformity, self.reached).findings()
+        self.steps.found(step, (f for f in more if (f.line, f.code) not in told))
         self.steps.found(step, self.control.memory_conditions())
         if step.state == "ok":
             step.say("every thread of a block comes to each of them")

@@ -118,14 +118,23 @@ class Declared:
         ]
         self._placed = {  # classes whose objects know their thread without being told
             f.owner for f in operators if f.owner and _PLACES.search(self.tree.of(f.node))
-        } | {
-            name
-            for item in items
-            if item.kind == "type"
-            for name in item.names
-            if any(_PLACES.search(self.tree.of(n)) for n in find(item.node, "field_declaration"))
-        }
+        } | self._made_with_places(items)
         self._wild = any(_PLACES.search(self.tree.of(f.node)) for f in operators)
+
+    def _made_with_places(self, items: Sequence[Item]) -> set[str]:
+        """Classes, those in functions too, whose members begin with what threads differ in."""
+        found = set()
+        for item in items:
+            for spec in find(item.node, "struct_specifier", "class_specifier", "union_specifier"):
+                name = spec.child_by_field_name("name")
+                if name is None:
+                    continue
+                for member in find(spec, "field_declaration"):
+                    value = member.child_by_field_name("default_value")
+                    called = value is not None and "(" in self.tree.of(value)
+                    if called or _PLACES.search(self.tree.of(member)):
+                        found.add(self.tree.of(name).split("<")[0])
+        return found
 
     def _functions_of(self, item: Item) -> None:
         if item.kind == "function":

@@ -138,7 +138,9 @@ def read_kernel(unit: Unit, item: Item, instance: Sequence[str]) -> Kernel:
                     "in place of the names.",
                 )
             )  # fmt: skip
-        arguments += tuple(rest)
+        for default in rest:  # which may be made of the arguments before it
+            known = dict(zip(template, arguments, strict=False))
+            arguments += (replace_names(default, known.get),)
     types = Types(unit, dict(zip(template, arguments, strict=False)))
     declarator = next(find(node, "function_declarator"))
     parameters = declarator.child_by_field_name("parameters")

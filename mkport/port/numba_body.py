@@ -14,6 +14,7 @@ from mkport.port.numba_types import array_type, is_float, is_integer
 
 STORED = {types.float32: "f32", types.int32: "i32"}
 FAST = "fast" + "math"  # the option that is refused
+BODY_NAMES = ("a", "tile", "arena")  # the parameters of a body
 
 
 @dataclass
@@ -33,9 +34,7 @@ class NjitBody(ast.NodeTransformer):
 
     def __init__(self, module: Module, node: ast.FunctionDef, signature: str) -> None:
         self.module, self.node = module, node
-        for decorator in node.decorator_list:
-            if FAST in ast.unparse(decorator):
-                module.refuse(decorator, f"with {FAST} Numba promises no bits: leave it out.")
+        refuse_fast(module, node)
         names, parts = [arg.arg for arg in node.args.args], split_types(signature)
         if len(names) != len(parts):
             module.refuse(
@@ -55,6 +54,8 @@ class NjitBody(ast.NodeTransformer):
         self.primitives = {"body"}
         self.helpers: dict[str, ast.FunctionDef] = {}
         self.inside = False
+        self.own = own_names(node)
+        self.tile_counts = True  # from 0 up
 
     def _argument(self, name: str, kind: Any) -> None:
         if isinstance(kind, types.Array):
@@ -144,6 +145,8 @@ class NjitBody(ast.NodeTransformer):
         """`len` of an argument becomes its size; a function of the file is taken along, under a
         name that no other op's file has."""
         called = ast.unparse(node.func)
+        if called in self.own and called in self.module.functions:
+            self.module.refuse(node, f"{called} is a variable here and a function of the file.")
         if called == "len" and node.args and ast.unparse(node.args[0]) in self.uses:
             return self._size(node, ast.unparse(node.args[0]), 0)
         if called in self.module.functions:
@@ -155,9 +158,18 @@ class NjitBody(ast.NodeTransformer):
         """A number of the file by its value. Raises NumbaRefused for an array as a whole."""
         if node.id in self.uses:
             self.module.refuse(node, f"the array {node.id} is used whole; take its elements.")
-        if node.id in self.module.constants and isinstance(node.ctx, ast.Load):
+        constant = node.id in self.module.constants and node.id not in self.own
+        if constant and isinstance(node.ctx, ast.Load):
             return ast.Constant(self.module.constants[node.id])
-        return node
+        return ast.Name(self.safe(node.id), node.ctx)
+
+    def safe(self, name: str) -> str:
+        """What a variable of the function is called in the body."""
+        if name not in BODY_NAMES or name not in self.own or name in self.uses:
+            return name
+        while name in self.own or name in BODY_NAMES:
+            name += "_"
+        return name
 
     def _size(self, node: ast.AST, name: str, axis: Any) -> ast.expr:
         if name not in self.uses or not isinstance(axis, int) or axis >= self.uses[name].kind.ndim:
@@ -173,7 +185,9 @@ class NjitBody(ast.NodeTransformer):
             return self._is_counter(node.left) and self._is_counter(node.right)
         if not isinstance(node, ast.Name):
             return False
-        return node.id == self.tile or self._counts_up(node.id)
+        if node.id == self.tile:
+            return self.tile_counts
+        return self._counts_up(node.id)
 
     def _counts_up(self, name: str) -> bool:
         stores = [n for n in ast.walk(self.node) if is_stored(n) and n.id == name]  # type: ignore[attr-defined]
@@ -189,3 +203,16 @@ class NjitBody(ast.NodeTransformer):
 def is_stored(node: ast.AST) -> bool:
     """Whether a node is a name that is assigned to."""
     return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
+def own_names(function: ast.FunctionDef) -> set[str]:
+    """A function's parameters and variables, which hide the file's names."""
+    stored = {n.id for n in ast.walk(function) if is_stored(n)}  # type: ignore[attr-defined]
+    return stored | {arg.arg for arg in function.args.args}
+
+
+def refuse_fast(module: Module, function: ast.FunctionDef) -> None:
+    """Raises NumbaRefused for a function whose sums may be taken in any order."""
+    for decorator in function.decorator_list:
+        if FAST in ast.unparse(decorator):
+            module.refuse(decorator, f"with {FAST} Numba promises no bits: leave it out.")

@@ -17,6 +17,7 @@ from mkport.errors import UserError
 from mkport.machines.cpu.machine import CpuMachine
 from mkport.machines.cpu.memory import allocate
 from mkport.plan import Graph, deal
+from mkport.port.check import shuffled
 from mkport.port.numba_file import Module, read_module, signature_of
 from mkport.port.numba_tiles import NjitPort, PortedNjit
 from mkport.port.scaffold import check_name
@@ -31,14 +32,29 @@ def port_njit(path: Path, function: str | None = None, signature: str | None = N
     "float32[:,:], float32[:,:], int32", unless the decorator does. Raises UserError, and
     NumbaRefused with a line for what is not seen to be a set of independent tiles.
     """
-    module = read_module(path)
-    node = _function(module, function)
+    return njit_port(path, function_of(path, function), signature).ported()
+
+
+def function_of(path: Path, name: str | None) -> ast.FunctionDef:
+    """The `@njit` function of a Python file: the named one, or the one that no other calls.
+
+    Raises UserError where there is none, and for a name that no op can have.
+    """
+    node = _function(read_module(path), name)
     check_name(node.name)
-    return NjitPort(module, node, signature or signature_of(node) or "").ported()
+    return node
 
 
-def run_njit(ported: PortedNjit, given: Mapping[str, Any], folder: Path, workers: int = 2) -> dict:
-    """Runs the written port in `folder` on the CPU machine: the arrays afterwards, by name."""
+def njit_port(path: Path, node: ast.FunctionDef, signature: str | None = None) -> NjitPort:
+    """The port of a function, begun: `port_njit` says what of. Raises NumbaRefused."""
+    return NjitPort(read_module(path), node, signature or signature_of(node) or "")
+
+
+def run_njit(
+    ported: PortedNjit, given: Mapping[str, Any], folder: Path, workers: int = 2, seed: int = 0
+) -> dict:
+    """Runs the written port in `folder` on the CPU machine: the arrays afterwards, by name. With a
+    `seed`, its tiles are dealt to the workers at random."""
     op: Op = load_file(folder / ported.name / "op.py").OP
     graph = Graph()
     arrays: dict[str, np.ndarray] = {}
@@ -56,7 +72,7 @@ def run_njit(ported: PortedNjit, given: Mapping[str, Any], folder: Path, workers
         else:
             values[arg.name] = given[arg.name]
     graph.add(op, op.name, **values)
-    schedule = deal(graph, workers)
+    schedule = shuffled(graph, workers, seed) if seed else deal(graph, workers)
     verify(schedule)
     with CpuMachine(compose_cpu([op], "f32", "f32"), schedule, arrays) as machine:
         machine.step()

@@ -5,21 +5,16 @@ import ast
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mkport.errors import UserError
-from mkport.port.arguments import read_arguments
 from mkport.port.finding import Finding
-from mkport.port.kernel import Kernel, Param
-from mkport.port.numba_cpu import port_njit, same_bits
 from mkport.port.numba_cuda import Translated, translate
 from mkport.port.numba_file import NumbaRefused, read_module
-from mkport.port.numba_tiles import PortedNjit
+from mkport.port.numba_njit import FIX, NjitReport
 from mkport.port.port import port_file
-from mkport.port.report import Report, Step
-from mkport.testing.parts import load_file
+from mkport.port.report import Report, Steps
 
 Given = Mapping[str, Any] | Sequence[str]
 SHAPE = re.compile(r"\s*(\w+)\s*=\s*\w+\[([\d,\s]*)\]")
@@ -48,10 +43,18 @@ def port_python(
         if _is_cuda(path, kernel):
             made = translate(path, kernel, types)
             return _cuda(path, made, arguments, out=out, run=run, **options)
-        ported = port_njit(path, kernel, types)
     except NumbaRefused as refused:
         return _refused(path, kernel or "", refused)
-    return _njit(path, ported, arguments, out, run)
+    for option, value in options.items():
+        idle = value is None or option not in ("grid", "block", "name", "immutable")
+        if not idle and value != []:
+            raise UserError(
+                f"--{option} is for CUDA kernels, and what is ported of {path} is an @njit "
+                "function. Leave it out."
+            )
+    if options.get("machine", "cpu") == "cuda":
+        raise UserError(f"--machine cuda: an @njit function of {path} runs on the CPU machine.")
+    return NjitReport(path, kernel, types, arguments, out, run).report()
 
 
 def _is_cuda(path: Path, kernel: str | None) -> bool:
@@ -86,57 +89,14 @@ def _cuda(path: Path, made: Translated, arguments: Given | None, **options: Any)
 
 
 def _refused(path: Path, kernel: str, refused: NumbaRefused) -> Report:
+    steps = Steps(path.name)
     finding = Finding(
         "MK107", refused.line, 1, f"Numba: {str(refused).split(': ', 1)[1]}",
-        "A translation that computes something else would be worse than none.",
-        "Write it in the part of Python that docs/decisions/numba_port.md describes.",
+        "A translation that computes something else would be worse than none.", FIX,
         "refusal", path.name,
     )  # fmt: skip
-    step = Step(1, "scan", "refused", [str(finding)])
-    return Report(path.name, kernel, "refused", (finding,), (step,), {}, None)
-
-
-def _njit(
-    path: Path, ported: PortedNjit, arguments: Given | None, out: Path | None, run: bool
-) -> Report:
-    steps = [
-        Step(1, "scan", "ok", [f"{ported.name}: its outermost loop becomes the op's tiles"]),
-        Step(8, "emit", "ok", [f"{', '.join(ported.files)}: an op of the CPU machine"]),
-    ]
-    report = Report(path.name, ported.name, "ported", (), (), ported.files, None)
-    compared = Step(11, "run check", "skipped", ["no --arg given: bits were not compared"])
-    result = Step(12, "result", "ok", ["ported"])
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        ported.write(place)
-        if run and arguments is not None:
-            given = arguments
-            if not isinstance(arguments, Mapping):
-                op = load_file(place / ported.name / "op.py").OP
-                params = tuple(
-                    Param(a.name, a.kind, a.kind, a.dtype)
-                    for a in op.args
-                    if a.name not in ported.sizes
-                )
-                kernel = Kernel(None, ported.name, params, (), (), None, 0)  # type: ignore[arg-type]
-                given = read_arguments(list(arguments), kernel)
-            assert isinstance(given, Mapping)
-            if not same_bits(ported, given, place):
-                finding = Finding(
-                    "MK180", 0, 0, "The function and its port left different bits.",
-                    "A port has the bits of what it was made from.", "Report it.",
-                    "refusal", path.name,
-                )  # fmt: skip
-                compared = Step(11, "run check", "refused", [str(finding)])
-                result = Step(12, "result", "refused", ["refused: MK180"])
-                steps += [compared, result]
-                return replace(report, verdict="refused", findings=(finding,), steps=tuple(steps))
-            compared = Step(11, "run check", "ok", ["the function and its port: the same bits"])
-            report = replace(report, ran=True)
-    if not report.ran:
-        result.lines[0] += ", but not run here"
-    if out is not None:
-        target = ported.write(out)
-        result.lines.append(f"written to {target}")
-        report = replace(report, op=load_file(target / "op.py").OP)
-    return replace(report, steps=(*steps, compared, result))
+    steps.found(steps.begin("scan"), [finding])
+    last = steps.begin("result")
+    last.state = "refused"
+    last.say(f"refused: {finding.code}")
+    return Report(path.name, kernel, "refused", (finding,), tuple(steps.all), {}, None)

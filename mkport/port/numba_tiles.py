@@ -6,12 +6,14 @@ line.
 """
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from mkport.files import make_folder, write_text
-from mkport.port.numba_body import STORED, NjitBody, is_stored
+from mkport.port.numba_body import STORED, NjitBody, is_stored, own_names, refuse_fast
+from mkport.port.numba_carried import kept, unset
+from mkport.port.numba_words import refuse_foreign
 
 VECTOR = "mkport.machines.cpu.vector"
 
@@ -35,10 +37,18 @@ class PortedNjit:
 
 
 class NjitPort(NjitBody):
-    """One function on its way to an op. Raises NumbaRefused with a line."""
+    """One function on its way to an op. Raises NumbaRefused with a line.
+
+    `stage` is the step of a port's report that it is at.
+    """
+
+    stage = "scan"
+    count = ""  # how many tiles there are, in terms of the op's arguments
 
     def ported(self) -> PortedNjit:
         """The files."""
+        refuse_foreign(self.module, self.node, self.own)
+        self.stage = "geometry"
         body = [s for s in self.node.body if not _is_text(s)]
         if not body or not isinstance(body[-1], ast.For) or body[-1].orelse:
             self.module.refuse(
@@ -47,14 +57,18 @@ class NjitPort(NjitBody):
             )
         loop, before = body[-1], body[:-1]
         count, first, step = self._range(loop, before)
+        self.count, self.loop = count, loop
+        self.stage = "control flow"
         self._check_independent(before, loop)
+        self.stage = "memory"
         prefix = [self.visit(s) for s in before]
         self.inside = True
-        inner = [self.visit(s) for s in loop.body]
+        inner = [self.visit(_ended(s)) for s in loop.body]
         self._check_apart(loop)
-        numbers = [f"{name} = a.{name}" for name in self.scalars]
+        self.stage = "emit"
+        numbers = [f"{self.safe(name)} = a.{name}" for name in self.scalars]
         place = "tile" if (first, step) == ("0", "1") else f"{first} + tile * {step}"
-        lines = [*numbers, *map(ast.unparse, prefix), f"{self.tile} = {place}"]
+        lines = [*numbers, *map(ast.unparse, prefix), f"{self.safe(self.tile)} = {place}"]
         lines += map(ast.unparse, inner)
         name = self.node.name
         helpers = "\n\n\n".join(self._helper(f) for f in self.helpers.values())
@@ -96,24 +110,36 @@ class NjitPort(NjitBody):
         step = args[2] if len(args) > 2 else "1"
         if not step.isdigit() or step == "0":
             self.module.refuse(loop, "tiles step by a positive number that is written there.")
-        for name, text in (known | {name: f"a.{name}" for name in self.scalars}).items():
+        for name, text in (known | {self.safe(n): f"a.{n}" for n in self.scalars}).items():
             first, stop = (_named(t, name, text) for t in (first, stop))
         unknown = {
             n.id for t in (first, stop) for n in ast.walk(ast.parse(t)) if isinstance(n, ast.Name)
-        } - {"a"}
+        } - {"a", "max", "min", "abs", "int"}
         if unknown:
             self.module.refuse(
                 loop, f"the number of tiles depends on {sorted(unknown)[0]}: it must follow from "
                 "the arguments alone.",
             )  # fmt: skip
         self.place = first, step
+        self.tile_counts = first.isdigit()
         whole = (first, step) == ("0", "1")
-        return stop if whole else f"max(0, -(({first} - {stop}) // {step}))", first, step
+        if whole and (
+            stop.isdigit() or stop in {f"a.{n}_{k}" for n in self.uses for k in range(9)}
+        ):
+            return stop, first, step
+        more = f"max(0, {stop})" if whole else f"max(0, -(({first} - {stop}) // {step}))"
+        return more, first, step
 
     def _known(self, before: list[ast.stmt]) -> dict[str, str]:
         """What the numbers before the loop are, in terms of the arguments; the last one first."""
         known: dict[str, str] = {}
+        stored: set[str] = set(self.scalars)
         for statement in before:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Name) and is_stored(node):
+                    if node.id in stored:
+                        self.module.refuse(statement, f"{node.id} is set twice before the loop.")
+                    stored.add(node.id)
             if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
                 continue
             copied = ast.parse(ast.unparse(statement)).body[0]
@@ -123,11 +149,12 @@ class NjitPort(NjitBody):
                 array = ast.unparse(value.value)
                 names = target.elts if isinstance(target, ast.Tuple) else []
                 for axis, name in enumerate(names):
-                    known = {ast.unparse(name): ast.unparse(self._size(value, array, axis))} | known
+                    size = ast.unparse(self._size(value, array, axis))
+                    known = {self.safe(ast.unparse(name)): size} | known
             elif isinstance(target, ast.Name):
                 text = ast.unparse(self.visit(copied.value))
                 if "get_" not in text and not _is_empty(statement, target.id):
-                    known = {target.id: text} | known
+                    known = {self.safe(target.id): text} | known
         return known
 
     def _check_independent(self, before: list[ast.stmt], loop: ast.For) -> None:
@@ -135,7 +162,11 @@ class NjitPort(NjitBody):
         made = {
             n.id for s in before for n in ast.walk(s) if isinstance(n, ast.Name) and is_stored(n)
         }
+        self._check_carried(before, loop)
+        made |= set(self.scalars)
         for node in ast.walk(ast.Module(loop.body, [])):
+            if isinstance(node, ast.Name) and is_stored(node) and node.id == self.tile:
+                self.module.refuse(node, f"{self.tile} is changed in the loop that counts it.")
             if isinstance(node, ast.Name) and is_stored(node) and node.id in made:
                 self.module.refuse(node, f"{node.id} goes from one iteration to the next.")
             if isinstance(node, ast.Return):
@@ -148,6 +179,27 @@ class NjitPort(NjitBody):
             if not isinstance(statement, ast.Assign):
                 self.module.refuse(statement, "before the loop of tiles stand assignments alone.")
 
+    def _check_carried(self, before: list[ast.stmt], loop: ast.For) -> None:
+        """What an iteration makes for itself it sets before it reads it."""
+        if breaks := [n for s in loop.body for n in _outer(s) if isinstance(n, ast.Break)]:
+            self.module.refuse(breaks[0], "a break ends all the iterations that follow.")
+        given = {self.tile, *self.names, *(n.id for s in before for n in ast.walk(s)
+                                           if isinstance(n, ast.Name))}  # fmt: skip
+        for name in unset(loop.body, given):
+            self.module.refuse(
+                name, f"{name.id} may still have the value of an iteration before: set it in each, "
+                "on every path.",
+            )  # fmt: skip
+        for statement in before:
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+            if not isinstance(target, ast.Name) or not _is_empty(statement, target.id):
+                continue
+            if (first := kept(loop.body, target.id)) is not None:
+                self.module.refuse(
+                    first, f"{target.id} may still hold what an iteration before wrote: write its "
+                    "elements first, in each.",
+                )  # fmt: skip
+
     def _check_apart(self, loop: ast.For) -> None:
         """Every array that is written is touched at the tile's own place along some axis."""
         for name, use in self.uses.items():
@@ -158,6 +210,15 @@ class NjitPort(NjitBody):
                     f"apart. Index one of its dimensions by {self.tile} in every place.",
                 )
 
+    def mode(self, name: str) -> str:
+        """What the tiles do with an array: "read", "write" or "update"."""
+        use = self.uses[name]
+        return "read" if not use.writes else "update" if use.reads else "write"
+
+    def stored(self, name: str) -> str:
+        """An array's storage type."""
+        return STORED[self.uses[name].kind.dtype]
+
     # The other texts.
 
     def _helper(self, function: ast.FunctionDef) -> str:
@@ -167,9 +228,14 @@ class NjitPort(NjitBody):
             for n in ast.walk(function)
         ):
             self.module.refuse(function, f"{function.name} takes an array: pass it numbers.")
+        refuse_fast(self.module, function)
+        own = own_names(function)
+        refuse_foreign(self.module, function, own)
         copied = ast.parse(ast.unparse(function)).body[0]
         assert isinstance(copied, ast.FunctionDef)
         for node in ast.walk(copied):
+            if isinstance(node, ast.Name) and node.id in own:
+                continue
             if isinstance(node, ast.Name) and node.id in self.module.functions:
                 if node.id not in self.helpers:
                     self.module.refuse(function, f"{function.name} calls {node.id}: inline it.")
@@ -188,9 +254,9 @@ class NjitPort(NjitBody):
                 args.append(f'        {self.scalars[arg]}("{arg}", "argument of {name}"),')
                 continue
             use = self.uses[arg]
-            dtype = STORED[use.kind.dtype]
+            dtype = self.stored(arg)
             args.append(f'        tensor("{arg}", "{dtype}", "{use.kind.ndim} dimensions"),')
-            mode = "read" if not use.writes else "update" if use.reads else "write"
+            mode = self.mode(arg)
             modes[mode] += 1
             own = set.intersection(*use.writes, *use.reads) if use.writes or use.reads else set()
             first, step = self.place
@@ -209,7 +275,13 @@ class NjitPort(NjitBody):
             f'        yield f"{size} is {{a.{size}}}, but size {axis} of {array} is '
             f'{{a.{array}.shape[{axis}]}}"'
             for size, (array, axis) in sizes.items()
-        ] or ["    return ()"]
+        ]
+        if not self.place[0].isdigit():
+            checks.append(
+                f"    if ({self.place[0]}) < 0:\n"
+                f'        yield "tiles are counted from 0 up, and the first is below that"'
+            )
+        checks = checks or ["    return ()"]
         return "\n".join([
             f'"""The op {name}, ported from {self.module.path.name}."""', "",
             "from pathlib import Path", "",
@@ -221,6 +293,34 @@ class NjitPort(NjitBody):
             "    valid=valid,", '    order="that of the function it was ported from",',
             "    folder=Path(__file__).parent,", ")", "",
         ])  # fmt: skip
+
+
+def _outer(node: ast.stmt) -> Iterator[ast.AST]:
+    """A statement and what stands in it, without the loops in it."""
+    yield node
+    if not isinstance(node, ast.For | ast.While):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt):
+                yield from _outer(child)
+
+
+class _Continued(ast.NodeTransformer):
+    """`continue` of the loop of tiles ends the tile."""
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        return node
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        return node
+
+    def visit_Continue(self, node: ast.Continue) -> ast.AST:
+        return ast.copy_location(ast.Return(None), node)
+
+
+def _ended(statement: ast.stmt) -> ast.stmt:
+    ended = _Continued().visit(statement)
+    assert isinstance(ended, ast.stmt)
+    return ended
 
 
 def _is_text(node: ast.stmt) -> bool:

@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 
 
 def check_port(op: Op, machine: str, form: str, workers: int = 2, seed: int = 0) -> "list[Verdict]":
-    """The verdict of one form ("standalone", "ported", "solo") on the machine "host" or "cuda".
+    """The verdict of one form ("standalone", "ported", "solo"): of an `@njit` function's port on
+    the machine "cpu", of a CUDA kernel's on "host" or "cuda".
 
     Raises UserError for a folder that holds no whole port, for an original that cannot be run on
     what it was ported with, and without a C++ compiler.
     """
     from mkport.testing.check import Verdict
 
+    if machine == "cpu":
+        return [_check_njit(op, form, workers, seed)]
     if compiler() is None:
         raise UserError(f"Checking {op.name} runs its original on the CPU: install g++.")
     started = time.perf_counter()
@@ -51,3 +54,13 @@ def check_port(op: Op, machine: str, form: str, workers: int = 2, seed: int = 0)
         words = f"{words}; {differences[0]}" if differences else words
     seconds = time.perf_counter() - started
     return [Verdict(op.name, machine, form, "recorded", "own", 0.0, 0.0, same, words, seconds)]
+
+
+def _check_njit(op: Op, form: str, workers: int, seed: int) -> "Verdict":
+    from mkport.port.numba_recheck import bits
+    from mkport.testing.check import Verdict
+
+    started = time.perf_counter()
+    words, same = bits(op, form, workers, seed)
+    seconds = time.perf_counter() - started
+    return Verdict(op.name, "cpu", form, "recorded", "own", 0.0, 0.0, same, words, seconds)

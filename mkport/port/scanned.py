@@ -23,6 +23,7 @@ from mkport.port.includes import Merged, merge
 from mkport.port.kernel import Kernel, read_kernel
 from mkport.port.macros import expand
 from mkport.port.report import Steps
+from mkport.port.syntax import find
 from mkport.port.unit import Item, Unit
 
 
@@ -48,12 +49,13 @@ class Request:
 
 
 RECORDED = "port.json"
+BUILTINS = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 
 
 def recorded(request: Request, kernel: Kernel, launch: Geometry) -> str:
     """The text of port.json: what was ported, for which launch, and what it was run on."""
     given = request.arguments
-    texts = None if given is None or isinstance(given, Mapping) else [_whole(t) for t in given]
+    texts = None if given is None or isinstance(given, Mapping) else [absolute(t) for t in given]
     values = {
         "kernel": kernel.name, "instance": request.instance, "grid": launch.grid,
         "block": launch.block, "shared": launch.shared, "immutable": request.immutable,
@@ -83,7 +85,7 @@ def _sizes(given: Sequence[int] | None) -> Three | None:
     return None if given is None else (int(given[0]), int(given[1]), int(given[2]))
 
 
-def _whole(text: str) -> str:
+def absolute(text: str) -> str:
     """An argument's text with a file's name from the root on."""
     name, _, value = text.partition("=")
     return f"{name}={Path(value.strip()).resolve()}" if value.strip().endswith(".npy") else text
@@ -134,6 +136,7 @@ class Scanned:
         self.reached, _ = self.analysed.reach([self.seen], " ".join(self.request.instance))
         if found := self.analysed.broken(self.reached):
             raise RefusedPort(self._unread(self.analysed, found[0], "not understood", found[1]))
+        self._builtins_are_theirs()
         self.item, self.items = self._emitted()
         self.kernel = read_kernel(self.unit, self.item, self.request.instance)
         for param in self.kernel.params:
@@ -146,6 +149,28 @@ class Scanned:
                    and item != self.seen]  # fmt: skip
         step.say(f"It reaches {len(self.reached) - 1} other pieces of the file"
                  + (f"; functions {', '.join(helpers)}." if helpers else "."))  # fmt: skip
+
+    def _builtins_are_theirs(self) -> None:
+        """Raises RefusedPort where a member or variable is called as one of CUDA's is."""
+        tree = self.analysed.tree
+        for item in self.reached:
+            for node in find(item.outer, "field_identifier", "identifier"):
+                name, parent = tree.of(node), node.parent
+                if name not in BUILTINS or parent is None:
+                    continue
+                makes = parent.type.endswith(("declarator", "declaration")) and (
+                    parent.child_by_field_name("declarator") == node
+                )
+                if node.type == "field_identifier" or makes:
+                    raise RefusedPort(
+                        Finding(
+                            "MK101", tree.line(node), tree.column(node),
+                            f"A member or variable is called {name} here.",
+                            f"In a port {name} is everywhere what the launch has under that name, "
+                            "and this would be something else.",
+                            "Give it another name.",
+                        )
+                    )  # fmt: skip
 
     def _emitted(self) -> tuple[Item, list[Item]]:
         """The kernel in the text that the port is made of: macros expanded only if they must be."""

@@ -267,7 +267,8 @@ class Uniformity(Expressions):
                 self._make_local(key)
         if value is not None:
             self._join(key, under(value, control))
-        if kind in self._placed:
+        named = self._class_named(self.tree.of(type_node)) if type_node is not None else ""
+        if kind in self._placed or named in self._placed:
             self._join(key, ANY_LANE)
         builders = [f for f in self.by_name.get(kind, []) if f.builds]
         for made in builders:  # what its constructors know of threads, the object knows

@@ -11,6 +11,7 @@ from mkport.port import known
 from mkport.port.functions import Function
 from mkport.port.kernel import Kernel
 from mkport.port.syntax import declarators, declared, find
+from mkport.port.unconst import STORES, may_write_const
 from mkport.port.uniform import Uniformity
 
 if TYPE_CHECKING:
@@ -24,13 +25,15 @@ READ = frozenset("r")
 def modes(uniformity: Uniformity, kernel: Kernel, immutable: frozenset[str]) -> dict[str, str]:
     """Each tensor parameter's access: "read", "write", "update" or "immutable"."""
     found = {}
+    trusted = not may_write_const(uniformity)
     for param in kernel.params:
         if param.kind != "tensor":
             continue
         if param.boxed:
             found[param.name] = "read"
             continue
-        uses = frozenset(_uses(uniformity, uniformity.kernel, param.name, param.const, 0))
+        const = param.const and trusted
+        uses = frozenset(_uses(uniformity, uniformity.kernel, param.name, const, 0))
         if param.name in immutable:
             found[param.name] = "immutable"
         elif uses <= READ:
@@ -99,6 +102,13 @@ def _pointer(
                   "expression_statement", "lambda_capture_specifier",
                   "sizeof_expression"):  # fmt: skip
         return
+    elif kind == "pointer_expression" and text.startswith("&"):  # the pointer's own place
+        yield from BOTH
+    elif kind.startswith("gnu_asm"):
+        whole = parent
+        while whole.parent is not None and whole.type != "gnu_asm_expression":
+            whole = whole.parent
+        yield from READ if const and not STORES.search(u.tree.of(whole)) else BOTH
     else:
         yield from READ if const else BOTH
 
@@ -185,6 +195,8 @@ def _element(u: Uniformity, function: Function, node: "Node", const: bool) -> It
         yield from "w" if plain else BOTH
     elif parent.type == "update_expression":
         yield from BOTH
+    elif parent.type == "return_statement" and _returns_a_place(u, function):
+        yield from READ if const else BOTH
     elif parent.type == "pointer_expression" and u.tree.of(parent).startswith("&"):
         if const:
             yield "r"
@@ -201,6 +213,14 @@ def _element(u: Uniformity, function: Function, node: "Node", const: bool) -> It
         yield from BOTH
     else:
         yield "r"
+
+
+def _returns_a_place(u: Uniformity, function: Function) -> bool:
+    """Whether a function returns a reference."""
+    head = u.tree.text[function.node.start_byte : function.body.start_byte]
+    behind = head.rpartition("->")[2] if "->" in head else ""
+    first = "" if function.node.type == "lambda_expression" else head.split("(")[0]
+    return "&" in behind or "&" in first or "decltype" in first + behind
 
 
 def _address(u: Uniformity, function: Function, node: "Node") -> Iterator[str]:

@@ -78,6 +78,13 @@ class Written(Fitted):
             constant = "" if code.constant < 0 else f", {code.constant} LDG.CONSTANT"
             constant += f", {code.tables} of constant tables" if code.tables else ""
             machine.say(f"  {code.what}: {code.noncoherent} ld.global.nc{constant}")
+        ports = next((c.noncoherent for c in built.codes if c.what == "the port alone"), -1)
+        if ports >= 0:
+            machine.say(
+                "the megakernel reads its own records and tables by ld.global.nc, which nothing "
+                f"writes during a step; {ports or 'none'} of these loads "
+                + ("are" if ports > 1 else "is") + " the port's"
+            )  # fmt: skip
         if built.note:
             step.say(built.note)
         if built.version:

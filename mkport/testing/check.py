@@ -81,7 +81,7 @@ def check_op(
         raise UserError(f"There is no dtype {dtype!r}; the dtypes are {', '.join(STORAGE)}.")
     if program is not None:
         _fits(program, op, machine)
-    if machine != "cpu" and is_port(op):
+    if is_port(op):
         from mkport.port.recheck import check_port
 
         return check_port(op, machine, form, workers, seed)

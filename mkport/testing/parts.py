@@ -68,8 +68,8 @@ def _kept_in(folder: Path) -> Iterator[None]:
 
 
 def is_port(op: Op) -> bool:
-    """Whether the op's folder is what `mkport port` wrote of a CUDA kernel, and has no oracle: the
-    original is its standalone form."""
+    """Whether the op's folder is what `mkport port` wrote, and has no oracle: the original is its
+    standalone form."""
     return (op.folder / "port.json").is_file() and not (op.folder / "oracle.py").is_file()
 
 

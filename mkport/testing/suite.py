@@ -69,8 +69,8 @@ def has_form(op: Op, form: Form, machine: str = "cpu") -> bool:
     """Whether the op can be checked in this form on this machine: it has the files (the machines
     "host" and "cuda" take the CUDA ones), and for the step form a model's step holds it."""
     standalone, task = FILES[machine]
-    if is_port(op) and machine != "cpu":
-        return form != "step"
+    if is_port(op):  # of an @njit function, or of a CUDA kernel
+        return form != "step" and (op.folder / task).is_file()
     if not (op.folder / "oracle.py").is_file() or not (op.folder / standalone).is_file():
         return False
     if form == "standalone":

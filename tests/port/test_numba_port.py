@@ -38,6 +38,8 @@ def test_a_cuda_kernel_of_numba_with_sizes_from_its_arrays(tmp_path: Path) -> No
     found = json.loads(done.stdout)
     assert done.exit_code == 0 and found["verdict"] == "ported" and found["ran"], found["findings"]
     assert (tmp_path / "fast_matmul" / "task.cuh").is_file()
+    checked = CliRunner().invoke(app, ["check", "--ops", str(tmp_path), "--machine", "host"])
+    assert checked.exit_code == 0 and "3 of 3 checks passed" in checked.output
 
 
 def test_an_njit_function_on_the_cpu_machine(tmp_path: Path) -> None:
@@ -69,3 +71,17 @@ def test_wrong_use(tmp_path: Path) -> None:
     assert "those of Numba: scale_rows" in " ".join(port(f"{path}:other").stderr.split())
     types = ("--types", "float32[:,:], float32[:,:], float32")
     assert port(path, *types, "--arg", "x=f32[5,7]").exit_code == 2
+    for option in (
+        "--shared=64",
+        "--instantiate=f<2>",
+        "-I.",
+        "-DN=3",
+        "--immutable=x",
+        "--grid=2",
+    ):
+        done = port(path, *types, option)
+        assert done.exit_code == 2, option
+        assert "Leave it out" in " ".join(done.stderr.split()), option
+    cuda = tmp_path / "k.cu"
+    cuda.write_text("__global__ void k(float* x) { x[0] = 1; }\n")
+    assert "--types would do nothing" in port(cuda, "--types", "float32[:]").stderr

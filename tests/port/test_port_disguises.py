@@ -33,6 +33,8 @@ def test_what_only_looks_like_one_is_ported(tmp_path: Path) -> None:
         "S2 s(blockIdx.x); if (s.get()) __syncthreads(); x[threadIdx.x] = 1;",
         "W<int> w; w.set(gridDim.x); if (w.get()) __syncthreads(); x[threadIdx.x] = 1;",
         "if (threadIdx.x < 64) {} __syncthreads(); x[threadIdx.x] = 1;",
+        "auto f = [&](int i) { meet(); x[i] = 1; }; f(threadIdx.x); f(blockIdx.x);",
+        "place(x)[threadIdx.x] = 1; spot(x, 3) = sizeof(meetr());",
     ):
         path = tmp_path / "k.cu"
         path.write_text(f"{HEAD}__global__ void k(float* x) {{ {body} }}\n")

@@ -13,15 +13,17 @@ from mkport.machines.host.build import compiler
 from mkport.port.port import port_file
 
 HEAD, *PARTS = Path(__file__).with_name("usage.txt").read_text().split("----\n")
-WRITES, UPDATES = (dict(line.split(" | ", 1) for line in part.splitlines()) for part in PARTS)
+WRITES, UPDATES, CASTS = (
+    dict(line.split(" | ", 1) for line in part.splitlines()) for part in PARTS
+)
 
 
-def mode_of(body: str, path: Path) -> str:
+def mode_of(body: str, path: Path, name: str = "y") -> str:
     path.write_text(
         f"{HEAD}__global__ void k(const float* x, float* y) {{ int i = threadIdx.x; {body} }}\n"
     )
     report = port_file(path, "k", block=(64, 1, 1), run=False, compile=False)
-    (line,) = (line for line in report.steps[4].lines if line.strip().startswith("y:"))
+    (line,) = (line for line in report.steps[4].lines if line.strip().startswith(f"{name}:"))
     return line.split(":")[1].strip()
 
 
@@ -33,6 +35,21 @@ def test_a_write_is_seen(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", UPDATES)
 def test_a_read_beside_a_write_is_seen(name: str, tmp_path: Path) -> None:
     assert mode_of(UPDATES[name], tmp_path / "k.cu") == "read and written"
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_a_write_through_a_pointer_to_const_is_seen(name: str, tmp_path: Path) -> None:
+    assert mode_of(CASTS[name], tmp_path / "k.cu", "x") in ("written", "read and written")
+
+
+def test_const_is_believed_where_nothing_drops_it(tmp_path: Path) -> None:
+    for body in (
+        "y[i] = ((const float4*)x)[i].x;",
+        "Reads r{x}; y[i] = r.p[i]; ((float4*)y)[i].x = 1.f;",
+        'asm volatile("ld.global.f32 %0, [%1];" : "=f"(y[i]) : "l"(x + i));',
+        "float4 v = reinterpret_cast<const float4*>(x)[i]; y[i] = v.x;",
+    ):
+        assert mode_of(body, tmp_path / "k.cu", "x") == "read", body
 
 
 def test_reads_and_plain_writes_are_told_apart(tmp_path: Path) -> None:
