@@ -238,7 +238,7 @@ def compare(
 
 
 def difference(wanted: np.ndarray, got: np.ndarray) -> str:
-    """Where two arrays of one shape [any] and storage differ in their bits, in words."""
+    """Where the bits of `wanted` [any] and `got` [the same] differ, in words."""
     differs = np.flatnonzero(wanted.view(np.uint8).ravel() != got.view(np.uint8).ravel())
     at = int(differs[0]) // wanted.itemsize
     count = len(set((differs // wanted.itemsize).tolist()))

@@ -34,7 +34,7 @@ class NjitBody(ast.NodeTransformer):
 
     def __init__(self, module: Module, node: ast.FunctionDef, signature: str) -> None:
         self.module, self.node = module, node
-        refuse_fast(module, node)
+        refuse_loose(module, node)
         names, parts = [arg.arg for arg in node.args.args], split_types(signature)
         if len(names) != len(parts):
             module.refuse(
@@ -211,7 +211,7 @@ def own_names(function: ast.FunctionDef) -> set[str]:
     return stored | {arg.arg for arg in function.args.args}
 
 
-def refuse_fast(module: Module, function: ast.FunctionDef) -> None:
+def refuse_loose(module: Module, function: ast.FunctionDef) -> None:
     """Raises NumbaRefused for a function whose sums may be taken in any order."""
     for decorator in function.decorator_list:
         if FAST in ast.unparse(decorator):

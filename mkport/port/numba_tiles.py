@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mkport.files import make_folder, write_text
-from mkport.port.numba_body import STORED, NjitBody, is_stored, own_names, refuse_fast
+from mkport.port.numba_body import STORED, NjitBody, is_stored, own_names, refuse_loose
 from mkport.port.numba_carried import kept, unset
 from mkport.port.numba_words import refuse_foreign
 
@@ -228,7 +228,7 @@ class NjitPort(NjitBody):
             for n in ast.walk(function)
         ):
             self.module.refuse(function, f"{function.name} takes an array: pass it numbers.")
-        refuse_fast(self.module, function)
+        refuse_loose(self.module, function)
         own = own_names(function)
         refuse_foreign(self.module, function, own)
         copied = ast.parse(ast.unparse(function)).body[0]

@@ -42,7 +42,8 @@ def first_run(
     orders: Orders = ORDERS,
 ) -> Ran:  # fmt: skip
     """Runs both on the user's arguments, or on made-up ones where `given` is None. The port is
-    written in `folder`; without `orders` the function is run alone."""
+    written in `folder`; without `orders` the function is run alone. Raises UserError where Numba
+    cannot compile the function for them."""
     if given is None:
         return _run_made_up(port, ported, folder, orders)
     return _run_given(port, ported, given, folder, orders)

@@ -249,7 +249,8 @@ KEPT = {  # what looks like a wrong port and is none: name, body
 def test_what_only_looks_like_a_fault_keeps_its_bits(tmp_path: Path) -> None:
     """All of them as ops of one megakernel, since Numba compiles each megakernel anew."""
     x = np.random.default_rng(3).standard_normal((6, 6)).astype(np.float32)
-    ops, graph, wanted, arrays = [], Graph(), {}, {}
+    ops, graph, wanted = [], Graph(), {}
+    arrays: dict[str, np.ndarray] = {}
     for number, body in enumerate(KEPT.values()):
         name = f"kept_{number}"
         path = tmp_path / f"{name}.py"
