@@ -5,12 +5,11 @@ import importlib.util
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from mkport.cli.options import ModelOption, open_model
+from mkport.cli.options import ModelOption, RandomOption, ReportOption, drawn_model, open_model
 from mkport.cli.output import JsonFlag, emit
 from mkport.errors import UserError
 from mkport.files import check_folder_of, write_text
@@ -20,15 +19,7 @@ BASELINES = ("separate kernels", "PyTorch")
 
 def command(
     model: ModelOption = None,
-    random: Annotated[
-        str | None,
-        typer.Option(
-            "--random",
-            metavar="FAMILY/SIZE",
-            help="Weights drawn on the GPU instead of a model's: cohere2_moe/full is North Mini "
-            "Code, llama/full Llama 3.2 1B, qwen3_moe/full Qwen3 30B A3B.",
-        ),
-    ] = None,
+    random: RandomOption = None,
     machine: Annotated[str, typer.Option("--machine", metavar="cuda")] = "cuda",
     batch: Annotated[
         list[int] | None,
@@ -43,10 +34,7 @@ def command(
     tuned: Annotated[
         bool, typer.Option("--tuned", help="Let PyTorch's compiler try settings: minutes a batch.")
     ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", help="Write JSON here, and table and pictures beside it."),
-    ] = None,
+    out: ReportOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure decode steps on a GPU: tokens a second and share of the memory bandwidth.
@@ -61,6 +49,7 @@ def command(
         )
     if unknown := sorted(set(against or ()) - set(BASELINES)):
         raise UserError(f"There is no {unknown[0]!r}; --against takes {', '.join(BASELINES)}.")
+    drawn = drawn_model(random, model)
     if out is not None:
         check_folder_of(out)
     from mkport.machines.cuda.gpu import gpu
@@ -70,11 +59,8 @@ def command(
     from mkport.engine.bench.gpu_report import draw, table
     from mkport.engine.bench.gpu_source import Source
 
-    if random is not None:
-        if model is not None:
-            raise UserError("Give --model or --random, not both.")
-        family, _, size = random.partition("/")
-        source = Source.random(family, size or "full")
+    if drawn is not None:
+        source = Source.random(*drawn)
     else:
         source = Source.of(open_model(model, None, machine="cuda"))
     names = [] if alone else against or list(BASELINES)

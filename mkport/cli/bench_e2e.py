@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mkport.cli.options import ModelOption
+from mkport.cli.options import ModelOption, RandomOption, ReportOption, drawn_model
 from mkport.cli.output import JsonFlag, emit, progress
 from mkport.errors import UserError
 from mkport.files import check_folder_of, write_text
@@ -19,39 +19,27 @@ if TYPE_CHECKING:
 
 def command(
     model: ModelOption = None,
-    random: Annotated[
-        str | None,
-        typer.Option(
-            "--random",
-            metavar="FAMILY/SIZE",
-            help="Random weights instead of a model's; full sizes on a GPU alone, where they are "
-            "drawn.",
-        ),
-    ] = None,
+    random: RandomOption = None,
     machine: Annotated[str, typer.Option("--machine", metavar="cpu|cuda")] = "cpu",
     requests: Annotated[int, typer.Option(help="Prompts, all there at once.", min=1)] = 24,
     batch: Annotated[int, typer.Option(help="Requests side by side.", min=1, max=64)] = 8,
     context: Annotated[int, typer.Option(help="Positions of a request.", min=1)] = 2048,
     rounds: Annotated[int, typer.Option(help="Samples.", min=1)] = 3,
     seed: Annotated[int, typer.Option(help="Of the lengths and the prompts.")] = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", help="Write JSON here, and a table beside it."),
-    ] = None,
+    out: ReportOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Measure prompts of mixed lengths from end to end: tokens a second, time to a first token."""
     if machine not in ("cpu", "cuda"):
         raise UserError(f"There is no machine {machine!r} here; there are cpu and cuda.")
-    if random is not None and model is not None:
-        raise UserError("Give --model or --random, not both.")
+    drawn = drawn_model(random, model)
     if out is not None:
         check_folder_of(out)
     from mkport.engine.bench.e2e import mix, run, table
 
     with ExitStack() as stack:
         with progress("getting ready"):
-            engine, where = _engine(stack, model, random, machine, batch, context)
+            engine, where = _engine(stack, model, drawn, machine, batch, context)
         asks = mix(requests, engine.vocab, engine.context, seed)
         with progress("answering", total=rounds + 1) as advance:
             report = run(engine, asks, where, rounds, advance)
@@ -62,7 +50,12 @@ def command(
 
 
 def _engine(
-    stack: ExitStack, model: str | None, random: str | None, machine: str, batch: int, context: int
+    stack: ExitStack,
+    model: str | None,
+    drawn: tuple[str, str] | None,
+    machine: str,
+    batch: int,
+    context: int,
 ) -> "tuple[Engine, str]":
     """An engine that ends with the stack, and the name of what it runs on; `context` is in
     positions."""
@@ -77,12 +70,11 @@ def _engine(
         from mkport.doctor import cpu_model
 
         where = f"{cpu_model()}, {usable_cores()} threads"
-    if random is None:
+    if drawn is None:
         engine = Engine(model, machine=machine, max_batch=batch, max_model_len=context)
         return stack.enter_context(engine), where
-    family, _, size = random.partition("/")
+    family, size = drawn
     directory = Path(stack.enter_context(tempfile.TemporaryDirectory())) / f"{family}-{size}"
-    size = size or "full"
     if machine == "cpu":
         from mkport.engine.synth import synthesise
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mkport.cli.output import in_parts, progress
+from mkport.errors import UserError
 
 if TYPE_CHECKING:
     from mkport.engine.decoder import Decoder
@@ -74,6 +75,30 @@ ScanOption = Annotated[
         "--scan", help="Look for NaN and infinity in every weight first, which reads them all."
     ),
 ]
+RandomOption = Annotated[
+    str | None,
+    typer.Option(
+        "--random",
+        metavar="FAMILY/SIZE",
+        help="Random weights instead of a model's: cohere2_moe/full is North Mini Code, llama/full "
+        "Llama 3.2 1B, qwen3_moe/full Qwen3 30B A3B; full sizes on a GPU alone, where they are "
+        "drawn.",
+    ),
+]
+ReportOption = Annotated[
+    Path | None,
+    typer.Option("-o", "--out", help="Write JSON here, and table and pictures beside it."),
+]
+
+
+def drawn_model(random: str | None, model: str | None) -> tuple[str, str] | None:
+    """The family and size of `--random`, None without it. Raises UserError beside a model."""
+    if random is None:
+        return None
+    if model is not None:
+        raise UserError("Give --model or --random, not both.")
+    family, _, size = random.partition("/")
+    return family, size or "full"
 
 
 def open_model(

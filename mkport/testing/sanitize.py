@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mkport.compose.cuda import CudaProgram, compose_cuda
+from mkport.compose.cuda_constants import CONSTANTS
 from mkport.errors import UserError
 from mkport.plan import Graph, deal
 from mkport.testing import tiny
@@ -31,6 +32,11 @@ WORKERS = 3
 LIMIT_S = 600.0  # of one wait
 PATIENCE_S = 240.0  # for a process
 BESIDE = 3  # processes at once
+# Tools that follow mbarriers must be told how many there are: compilers see named ones alone.
+BARRIERS = sum(
+    each * CONSTANTS[name] for name, each in (("CHUNKS", 2), ("BOXES", 4), ("JOIN_SLOTS", 2))
+)
+FOLLOWING = ("racecheck", "synccheck")
 FOUND = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)")
 
 
@@ -105,6 +111,7 @@ def sanitize(tool: str, case: str, fault: str | None = None, patience_s: float =
     if shutil.which(TOOL) is None:
         raise UserError(f"{TOOL} is not on the path; it comes with the CUDA toolkit.")
     command = [TOOL, "--tool", tool, "--print-limit", "5"]
+    command += ["--num-cuda-barriers", str(BARRIERS)] if tool in FOLLOWING else []
     command += [sys.executable, "-m", "mkport.testing.sanitize", "--case", case]
     command += ["--fault", fault] if fault else []
     code, output = _output(command, patience_s)

@@ -2,6 +2,7 @@
 a GPU, small steps under NVIDIA's sanitizer."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mkport.compose.cuda_constants import CONSTANTS
 from mkport.machines.host.build import compiler
 from mkport.testing import sanitize
 
@@ -76,6 +78,14 @@ def test_the_faults_for_the_gpu_s_sanitizers_can_be_planted(tool: str) -> None:
     planted = sanitize.composed(sanitize.CASES[0], tool)[1].source
     assert planted.count(fault.after) == sound.count(fault.after) + 1
     assert planted.count(fault.before) == 0
+
+
+def test_the_tools_are_told_of_every_barrier() -> None:
+    source = sanitize.composed(sanitize.CASES[0], None)[1].source
+    shared = source[source.index("struct MkShared {") : source.index("MkBox boxes[MK_BOXES];")]
+    sizes = re.findall(r"\w+\[MK_(\w+)\]", shared)
+    assert len(sizes) == 8
+    assert sanitize.BARRIERS == sum(CONSTANTS[size] for size in sizes)
 
 
 def test_a_process_that_takes_too_long_is_ended_with_its_children() -> None:

@@ -2,13 +2,16 @@
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mkport.compose.cuda import CudaProgram, compose_cuda
+from mkport.declare import RECORD
 from mkport.errors import UserError
 from mkport.library import find_op
+from mkport.machines.cpu.machine import Stuck
 from mkport.machines.cuda.layout import stage_bytes
 from mkport.machines.host.machine import SHARED_BYTES, HostMachine
 from mkport.models import family_of, parse_config
@@ -164,3 +167,31 @@ def test_slots_of_any_number_of_pairs_are_refused() -> None:
     graph, program = built("mixtral", "bf16", 16, 0, 1)
     with pytest.raises(UserError, match="experts_up takes more token rows at a time|group takes"):
         HostMachine(program, deal(graph, 2, "strided"), {})
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("lost", ["attention", "topk", "moe_up"])
+def test_a_signal_that_is_lost_in_a_wide_step_ends_in_the_stuck_frontier(
+    request: pytest.FixtureRequest, machine: str, lost: str
+) -> None:
+    """Waits are bounded at 64 rows too, and an aborted machine can be run again."""
+    if machine == "host":
+        request.getfixturevalue("host")
+    graph, program = built("cohere2_moe", "bf16", 64, STAGE, 64)
+    schedule = deal(graph, 5, "strided")
+    nodes = [node.op.name for node in schedule.graph.nodes]
+    lists = [records.copy() for records in schedule.lists]
+    at, signal = RECORD["node"].first, RECORD["signal"].first
+    record = next(r for records in lists for r in records if nodes[r[at]] == lost)
+    record[signal] = -1
+    broken = replace(schedule, lists=tuple(lists))
+    given = batch(graph, 64, 61)
+    stuck: Any = HostMachine(program, broken, given) if machine == "host" else None
+    if stuck is None:
+        from mkport.machines.cuda.machine import CudaMachine
+
+        stuck = CudaMachine(program, broken, given, limit_s=0.2)
+    for _ in range(2):  # it starts again from zero
+        stuck.poison()
+        with pytest.raises(Stuck, match="waits for counter .* missing"):
+            stuck.step()
