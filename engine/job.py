@@ -24,7 +24,7 @@ class Choice:
     matcher: Matcher | None = None  # of its grammar, if it has one
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Flight:
     """A step that was launched and has not landed."""
 

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 
-def _nothing() -> None:
-    """It is there already, or nothing is known."""
+def there() -> None:
+    """It is there already."""
+
+
+def unknown() -> None:
+    """Nothing is known."""
 
 
 @dataclass(eq=False)
@@ -19,8 +23,8 @@ class Ran:
     choices: np.ndarray  # int32 [wanted]; -1 where logits are not finite, -2: no token is allowed
     ids: np.ndarray  # int32 [wanted, rivals]: the likeliest tokens, the likeliest first
     logprobs: np.ndarray  # float32 [wanted, 1 + rivals]: the choice's and theirs
-    arrive: Callable[[], object] = _nothing  # waits until it is there; may raise
-    reading: Callable[[], float | None] = _nothing  # seconds that PyTorch took, once it is there
+    arrive: Callable[[], object] = there  # waits until it is there; may raise
+    reading: Callable[[], float | None] = unknown  # seconds that PyTorch took, once it is there
 
     @classmethod
     def none(cls, wanted: int) -> "Ran":

@@ -3,7 +3,7 @@
 Only types: how a request is scheduled lives in `core`, what a field does to logits in `sampling`.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -54,7 +54,7 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()  # (id, logprob), most likely first
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Event:
     """News of one choice of a request: text that is final, and how it ended if it did."""
 
@@ -86,6 +86,19 @@ class Stream(Protocol):
 
     def cancel(self) -> None:
         """Ends the request in whatever state it is. Safe from any thread, and more than once."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """Whether every choice's last event was taken."""
+        ...
+
+    def drain(self) -> list[Event]:
+        """The events that are there."""
+        ...
+
+    def listen(self, heard: Callable[[], object] | None) -> None:
+        """In an event loop: calls `heard` when events are there, instead of what iterates."""
         ...
 
 

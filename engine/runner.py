@@ -12,7 +12,7 @@ import numpy as np
 from mkport.doctor import cpu_model
 from mkport.engine.load import LoadedModel
 from mkport.engine.prefill.prefill import LEAST, Prefill
-from mkport.engine.ran import Ran
+from mkport.engine.ran import Ran, unknown
 from mkport.engine.sampled import Draw
 from mkport.engine.scheduler import Limits
 from mkport.engine.sequence import Copy, Part, Plan, Restore, Save
@@ -54,7 +54,7 @@ class Runner(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Row:
     """A token of a step: (row of the page tables, position), its id, and how the next one is
     chosen, if it is wanted."""
@@ -113,13 +113,18 @@ class StepRunner:
             ran = self._step(rows, trace)
         except Stuck as error:
             raise StepFailed(str(error)) from error
-        return replace(ran, arrive=lambda: _arrived(ran), reading=reading)
+        if self.ahead:
+            ran = replace(ran, arrive=lambda ran=ran: _arrived(ran))  # type: ignore[misc]
+        ran.reading = reading
+        return ran
 
     def _read(self, parts: Sequence[Part]) -> Callable[[], float | None]:
         """Has PyTorch run its share of the parts; how long it takes is known when they are run."""
+        if self.prefill is None:
+            return unknown
         walked = [(part, part.legs) for part in parts if part.legs is not None]
-        if self.prefill is None or not walked:
-            return lambda: None
+        if not walked:
+            return unknown
         with self.prefill.watched() as reading:
             for part, legs in walked:
                 tables = {name: table[part.sequence.row] for name, table in self._tables.items()}

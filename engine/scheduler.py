@@ -95,6 +95,7 @@ class Scheduler:
         self.preempted: list[Sequence] = []
         self.pace = Pace(limits.mixed_chunk, limits.chunk) if limits.paced else None
         self.legs = Legs(limits.legs, limits.pause_s)
+        self._windows = any(window for _, window in limits.pools)
         self._chunk: _Chunk | None = None  # one at a time: what is between its legs is kept once
         self.preemptions = 0
         self.looked_up = self.found = 0  # prompt tokens, by the prefix cache
@@ -120,8 +121,14 @@ class Scheduler:
         """The next step, empty when nothing is left. Asserts that it brings somebody forward,
         unless it comes `behind` a step that was launched and not committed."""
         decoding = sum(sequence.remaining <= 1 for sequence in self.running)
-        plan = Plan(decoding=decoding)
-        chunk, rows = self._most(decoding), self.limits.rows
+        plan = self._planned(decoding, self._most(decoding))
+        if not (plan.parts or plan.moves or behind):  # who decodes has no page, nor prompts a share
+            plan = self._planned(decoding, self.limits.mixed_chunk)
+        assert plan.parts or behind or not self.busy, "nobody can go on"
+        return plan
+
+    def _planned(self, decoding: int, chunk: int) -> Plan:
+        plan, rows = Plan(decoding=decoding), self.limits.rows
         budget = _Budget(
             rows,
             min(chunk, rows - decoding),
@@ -142,7 +149,6 @@ class Scheduler:
         if not plan.moves:
             self._admit(plan, budget)
         plan.prompt = room - budget.tokens
-        assert plan.parts or behind or not self.busy, "nobody can go on"
         return plan
 
     def launch(self, plan: Plan) -> None:
@@ -169,8 +175,10 @@ class Scheduler:
             sequence, end = part.sequence, part.start + part.count
             sequence.computed, sequence.landed = max(sequence.computed, end), end
             if sequence.state is State.RUNNING and not sequence.over:
-                self.holdings.enter(sequence)
-                self.holdings.slide(sequence)
+                if part.count > 1 or end % self.limits.page == 0:
+                    self.holdings.enter(sequence)
+                if self._windows:
+                    self.holdings.slide(sequence)
 
     def end(self, sequence: Sequence) -> None:
         """A sequence is over, in whatever state it is; never while a plan that it is in has not
@@ -216,6 +224,8 @@ class Scheduler:
         if self.limits.legs:
             return self.limits.mixed_chunk
         queued = len(self.running) + len(self.preempted) + len(self.waiting)
+        if queued == decoding:  # nobody has a prompt
+            return 0
         prompts = min(queued, self.limits.sequences) - decoding
         share = self.pace.share(decoding) if self.pace else self.limits.mixed_chunk
         return min(share * max(prompts, 1), max(self.limits.chunk, self.limits.mixed_chunk))
@@ -239,6 +249,10 @@ class Scheduler:
 
     def _advance(self, sequence: Sequence, plan: Plan, budget: _Budget) -> bool:
         """Plans a running sequence's next tokens, as many as budget and pages allow, if any."""
+        if budget.rows and self._goes_on(sequence):  # as below, without a look at what cannot be
+            plan.parts.append(Part(sequence, sequence.computed, 1, 1))
+            budget.rows -= 1
+            return True
         count = self.holdings.room(sequence, self._wants(sequence, budget))
         if not count:
             return False
@@ -256,6 +270,13 @@ class Scheduler:
         else:
             plan.parts.append(Part(sequence, sequence.computed, count, wanted))
         return True
+
+    def _goes_on(self, sequence: Sequence) -> bool:
+        """Whether the sequence has one token to run, behind its prompt, and its pages hold that."""
+        at = sequence.computed
+        if sequence.over or len(sequence.tokens) - at != 1 or at < sequence.prompt:
+            return False
+        return all(at < len(table) * self.limits.page for table in sequence.tables)
 
     def _walked(self, sequence: Sequence, count: int, wanted: int, beside: bool) -> Part:
         """A chunk's next legs: `beside` those who decode as many as fit into their pause, else all.

@@ -50,7 +50,7 @@ class Sequence:
         return 0 if self.over else len(self.tokens) - self.computed
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Part:
     """What a step runs of one sequence: `count` tokens from position `start` on.
 

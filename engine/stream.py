@@ -25,6 +25,7 @@ class EventStream:
         self._ready = threading.Event()
         self.loop: asyncio.AbstractEventLoop | None = None  # that waits for events, if one does
         self._waiting: asyncio.Future[None] | None = None  # touched in the loop's thread alone
+        self._heard: Callable[[], object] | None = None  # likewise
 
     def cancel(self) -> None:
         """Ends the request in whatever state it is. Safe from any thread, and more than once."""
@@ -33,7 +34,8 @@ class EventStream:
     def put(self, event: Event) -> None:
         """An event from the engine's thread; `wake` makes it seen."""
         self._events.append(event)
-        self._ready.set()
+        if self.loop is None:  # it may be a thread that waits
+            self._ready.set()
 
     def drain(self) -> list[Event]:
         """The events that are there."""
@@ -41,6 +43,11 @@ class EventStream:
         while self._events:
             found.append(self._next())
         return found
+
+    def listen(self, heard: Callable[[], object] | None) -> None:
+        """In an event loop, which calls `heard` when events are there: sooner than a task that
+        waits for them would run. None: no more."""
+        self.loop, self._heard = asyncio.get_running_loop(), heard
 
     @property
     def ended(self) -> bool:
@@ -77,7 +84,9 @@ class EventStream:
 
     def resume(self) -> None:
         """In the loop's thread: events are there."""
-        if self._waiting is not None and not self._waiting.done():
+        if self._heard is not None:
+            self._heard()
+        elif self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
 

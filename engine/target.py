@@ -129,14 +129,21 @@ class Target(Protocol):
 
 class HostArrays:
     """Tensors in the host's memory: what the host writes is what the machine reads. `context` is in
-    positions."""
+    positions. With `ahead`, tokens may be run that the host does not know."""
 
-    def __init__(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        specs: Mapping[str, TensorSpec],
+        context: int,
+        ahead: bool = False,
+    ) -> None:
         model.weights.hold()
         self.tensors = {name: self._array(model, spec, context) for name, spec in specs.items()}
         self.inputs = self.tensors
         names = (FULL_TABLE, WINDOW_TABLE)
         self.tables = {name: self.tensors[name] for name in names if name in specs}
+        self._ahead, self._rivals = ahead, rivals_of(self.tensors)
         self._latest = np.zeros(max(map(len, self.tables.values()), default=1), np.int32)
 
     @staticmethod
@@ -151,15 +158,20 @@ class HostArrays:
 
     def launch(self, machine: Machine, wanted: int, told: bool, trace: bool, kept: bool) -> Ran:
         """See `Arrays`: the step runs at once, so the results are copies."""
-        tokens = self.inputs["tokens"][: int(self.inputs["count"][0])]
-        rows, pending = self.inputs["rows"][:, 0], np.flatnonzero(tokens < 0)
-        tokens[pending] = self._latest[rows[pending]]
+        if self._ahead:
+            tokens = self.inputs["tokens"][: int(self.inputs["count"][0])]
+            rows, pending = self.inputs["rows"][:, 0], np.flatnonzero(tokens < 0)
+            tokens[pending] = self._latest[rows[pending]]
         machine.step(trace)
         found = machine.tensors
-        choices, rivals = found["next"][:wanted].copy(), rivals_of(found)
-        self._latest[rows[self.inputs["logit_rows"][:wanted]]] = np.maximum(choices, 0)
+        rivals = self._rivals
         ids, logprobs = found["ids"][:wanted, :rivals], found["logprobs"][:wanted, : 1 + rivals]
-        return Ran(choices, ids.copy(), logprobs.copy())
+        ran = Ran(found["next"][:wanted].copy(), ids, logprobs)
+        if told:
+            ran.ids, ran.logprobs = ids.copy(), logprobs.copy()
+        if self._ahead:
+            self._latest[rows[self.inputs["logit_rows"][:wanted]]] = np.maximum(ran.choices, 0)
+        return ran
 
     def read(self, array: np.ndarray) -> np.ndarray:
         """The array itself, of any shape."""
@@ -227,7 +239,7 @@ class CpuTarget:
 
     def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
         """In the host's memory; `context` in positions."""
-        return HostArrays(model, specs, context)
+        return HostArrays(model, specs, context, self.ahead > 0)
 
     def machine(
         self, program: Program, schedule: Schedule, tensors: Mapping[str, Any]
@@ -260,7 +272,7 @@ class HostTarget:
 
     def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
         """In the host's memory; `context` in positions."""
-        return HostArrays(model, specs, context)
+        return HostArrays(model, specs, context, self.ahead > 0)
 
     def machine(
         self, program: CudaProgram, schedule: Schedule, tensors: Mapping[str, Any]

@@ -5,9 +5,11 @@ end everything when the client goes away. What the bytes say is the endpoint's `
 import asyncio
 import json
 import logging
+import types
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Generator, Sequence
 from contextlib import aclosing
+from typing import Any, cast
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -156,12 +158,45 @@ class Answer(Response):
         if got is None:  # the client has gone
             return
         await out.write(job.opening() + job.chunk(*got))
+        if len(self._streams) == 1:
+            await self._pour(self._streams[0], out)
         async for choice, event in events:
             data = job.chunk(choice, event)
             if data:
                 await out.write(data)
         if not self._gone:
             await out.write(job.closing() + DONE, more=False)
+
+    async def _pour(self, stream: Stream, out: "_Out") -> None:
+        """Relays a single stream where its events are heard, without waking this task for each: as
+        long as the client reads what is written."""
+        left = list[Event]()  # not written yet
+        paused = asyncio.get_running_loop().create_future()
+
+        def heard() -> None:
+            if paused.done():
+                return
+            try:
+                left.extend(stream.drain())
+                while left and not self._gone and out.ready:
+                    event = left.pop(0)
+                    data = self._job.chunk(self._seen(0, self._choices, event), event)
+                    if data:
+                        out.put(data)
+                if self._gone or stream.ended or not out.ready:
+                    paused.set_result(None)
+            except Exception as error:
+                paused.set_exception(error)
+
+        try:
+            while not self._gone and (left or not stream.ended):
+                stream.listen(heard)
+                heard()
+                await paused
+                await out.flushed()
+                paused = asyncio.get_running_loop().create_future()
+        finally:
+            stream.listen(None)
 
     async def _events(self, n: int) -> Numbered:
         """The events of all prompts, their choices numbered through; counted on the way.
@@ -214,6 +249,29 @@ class _Out:
     def __init__(self, send: Send, direct: Send) -> None:
         self._send, self._direct = send, direct
         self.begun = False
+        self._rest: Awaitable[None] | None = None  # of a write that waits
+
+    @property
+    def ready(self) -> bool:
+        """Whether the client reads as fast as is written."""
+        return self._rest is None
+
+    def put(self, data: bytes) -> None:
+        """Writes at once, or begins to: `flushed` waits for the end of that. What is written has
+        begun, and no write before waits."""
+        message = {"type": "http.response.body", "body": data, "more_body": True}
+        writing = cast(Coroutine[Any, Any, None], self._direct(message))
+        try:
+            waits_for = writing.send(None)
+        except StopIteration:
+            return
+        self._rest = _resumed(waits_for, writing)
+
+    async def flushed(self) -> None:
+        """Waits while the client is slow to read."""
+        rest, self._rest = self._rest, None
+        if rest is not None:
+            await rest
 
     async def write(self, data: bytes, more: bool = True) -> None:
         """Waits while the client is slow to read."""
@@ -223,6 +281,13 @@ class _Out:
             await self._send(start)
         send = self._direct if more else self._send
         await send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+@types.coroutine
+def _resumed(waits_for: Any, writing: Coroutine[Any, Any, None]) -> Generator[Any, Any, None]:
+    """What is left of a coroutine that ran up to where it waits."""
+    yield waits_for
+    yield from writing
 
 
 async def _merged(streams: Sequence[Stream]) -> Numbered:

@@ -11,6 +11,7 @@ import pytest
 from mkport.engine.core import Core
 from mkport.engine.holdings import Holdings
 from mkport.engine.job import Choice, Job
+from mkport.engine.pace import Pace
 from mkport.engine.prefix import PrefixCache
 from mkport.engine.request import Event, Sampling
 from mkport.engine.sampling import Sampler
@@ -241,6 +242,18 @@ def test_a_prompt_never_stops_those_who_decode(
     w.drain()
     assert mixed > 50 and not scheduler.preemptions
     assert 1 < max(alone) <= SMALL.mixed_chunk
+
+
+def test_prompts_go_on_without_a_share_when_nobody_else_can(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step without prompts is planned, and those who decode have no pages: the oldest, whose
+    prompt is being read, must not wait for them."""
+    w = world(limits(paced=True), seed=3)
+    monkeypatch.setattr(Pace, "share", lambda self, decoding: w.draw.choice([0, 0, 3]))
+    w.random_steps(3000)
+    w.drain()
+    assert w.core.scheduler.preemptions > 0 and not w.ended["error"]
 
 
 def test_a_prompt_s_share_shrinks_as_its_tokens_take_longer() -> None:

@@ -6,9 +6,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from mkport.engine.server.answer import _Out
+from mkport.engine.server.lifecycle import bind
+from tests.serve import live as live_module
 from tests.serve.live import Live, asking, serving, until
 from tests.serve.scripted import ScriptedEngine
 
@@ -97,6 +101,70 @@ def test_a_client_that_does_not_read_holds_up_nobody() -> None:
         engine.script = lambda asked: "Hello"
         assert live.chat().status_code == 200
         assert time.perf_counter() - began < 2
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Grows by one whenever a stream waits for its client to read; little is sent ahead."""
+    found: list[None] = []
+    flushed = _Out.flushed
+
+    def narrow(*address: Any) -> socket.socket:
+        listener = bind(*address)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        return listener
+
+    monkeypatch.setattr(live_module, "bind", narrow)
+
+    async def watched(self: _Out) -> None:
+        if not self.ready:
+            found.append(None)
+        await flushed(self)
+
+    monkeypatch.setattr(_Out, "flushed", watched)
+    return found
+
+
+def read_all(connection: socket.socket) -> str:
+    """A whole answer, up to its last chunk."""
+    found = bytearray()
+    while not found.endswith(b"\r\n0\r\n\r\n"):
+        found += connection.recv(1 << 16)
+    return found.decode()
+
+
+def test_a_slow_client_gets_everything_in_order(waits: list[None]) -> None:
+    engine = ScriptedEngine(lambda asked: (f"{i:05d} " for i in range(300)), context=1 << 21)
+    with serving(engine) as live, asking(live.url, stream=True) as connection:
+        until(lambda: waits)
+        with asking(live.url, stream=True) as other:
+            until(lambda: len(waits) > 1)
+            assert live.get("/health").status_code == 200
+            answers = [read_all(other), read_all(connection)]
+    for said in answers:
+        pieces = re.findall(r'"content":"([^"]*)"', said)
+        assert "".join(pieces) == "".join(f"{i:05d} " for i in range(300))
+        assert said.count("data: [DONE]") == 1
+
+
+def test_a_client_that_hangs_up_instead_of_reading(waits: list[None]) -> None:
+    engine = ScriptedEngine(lambda asked: endless(), context=1 << 21)
+    with serving(engine) as live:
+        with asking(live.url, stream=True):
+            until(lambda: waits)
+        until(engine.idle)
+        until(lambda: live.service.at_work == 0)
+        assert not live.service._streams
+
+
+def test_a_server_that_stops_waits_for_nobody_who_does_not_read(waits: list[None]) -> None:
+    engine = ScriptedEngine(lambda asked: endless(), context=1 << 21)
+    with serving(engine) as live, asking(live.url, stream=True):
+        until(lambda: waits)
+        live.server.handle_exit(2, None)
+        live.server.handle_exit(2, None)
+        until(lambda: live.service.stopping)
+        until(engine.idle)
 
 
 def test_while_there_is_no_token_a_stream_says_that_it_is_alive() -> None:

@@ -26,6 +26,8 @@ class Ask:
     after: int = 0  # or after so many other requests have had text
     label: str = ""
     path: str = "/v1/chat/completions"
+    together: int = 1  # bytes that are read together, after the first text: a client on the same
+    # machine takes its time from the server
 
 
 @dataclass
@@ -102,13 +104,16 @@ def run(
                     _write(selector, sock, index, connection)
                     continue
                 silent = not connection.begun
-                if not _read(sock, connection, heard - began):
+                goes_on = _read(sock, connection, heard - began)
+                begun += silent and connection.begun
+                if connection.ask.together > 1:  # all are known up to the same moments
+                    _look(selector, heard - began)
+                if not goes_on:
                     selector.unregister(sock)
                     sock.close()
                     under_way -= 1
                     samples[index] = answer(connection)
                     advance(1)
-                begun += silent and connection.begun
             if time.perf_counter() - heard > GIVE_UP_S:
                 raise TimeoutError(f"{under_way} requests had no byte for {GIVE_UP_S:.0f} s")
     return [samples[index] for index in range(len(asks))]
@@ -146,7 +151,9 @@ def _read(sock: socket.socket, connection: _Connection, now: float) -> bool:
     except ConnectionError:
         got = b""
     connection.read += got
-    connection.begun = connection.begun or b"data:" in got
+    if not connection.begun and b"data:" in got:
+        connection.begun = True
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, connection.ask.together)
     connection.marks.append((len(connection.read), now))
     return bool(got)
 
@@ -176,6 +183,25 @@ def answer(connection: _Connection) -> Sample:
         sample.error = "the answer ended in its middle"
     sample.tokens = sample.tokens or len(sample.times)
     return sample
+
+
+def _look(selector: selectors.BaseSelector, now: float) -> None:
+    """Takes what has arrived on connections that are read together."""
+    for key in list(selector.get_map().values()):
+        _, connection = key.data
+        if connection.begun and connection.ask.together > 1:
+            sock: Any = key.fileobj
+            while got := _there(sock):
+                connection.read += got
+                connection.marks.append((len(connection.read), now))
+
+
+def _there(sock: socket.socket) -> bytes:
+    """What has arrived, if anything; an end is left to be seen by whoever waits."""
+    try:
+        return sock.recv(READ, socket.MSG_DONTWAIT)
+    except (BlockingIOError, ConnectionError):
+        return b""
 
 
 def _chunks(body: bytes, offset: int) -> list[tuple[int, bytes]]:

@@ -15,6 +15,7 @@ from mkport.errors import UserError
 
 LONG = 2000  # tokens of the long prompt
 ANSWER = 64  # tokens written by each stream of a crowd
+TOGETHER = 4096  # bytes that a client of a crowd reads together
 NEIGHBOURS = 7  # requests that run while a long prompt is read
 ALONE_S = 4.0  # that they run without it, before
 WRITTEN = 450  # tokens of each of them: enough for before, meanwhile, and a while after
@@ -25,11 +26,14 @@ def crowd(server: Server, count: int, seed: int, tokens: int = ANSWER) -> Data:
     """So many chats at the same time: `tokens_per_second` of all, in the whole and once all write.
 
     The first counts from the first request's sending to the last one's end; the second while every
-    stream writes, which is the server's decode speed alone.
+    stream writes, which is the server's decode speed alone. Some twenty tokens are read together.
     """
     draw = random.Random(seed)
     said = [f"Tell a long story about the {mixes.words(draw, 30)}." for _ in range(count)]
-    asks = [Ask(server.body([{"role": "user", "content": text}], tokens)) for text in said]
+    asks = [
+        Ask(server.body([{"role": "user", "content": text}], tokens), together=TOGETHER)
+        for text in said
+    ]
     samples = ask(server, asks)
     began, ended = min(s.sent for s in samples), max(s.ended for s in samples)
     first, last = max(s.times[0] for s in samples), min(s.times[-1] for s in samples)

@@ -72,6 +72,40 @@ def test_an_answer_that_fails_is_an_error(raw: bytes, said: str) -> None:
     assert said in error or not raw
 
 
+def test_what_is_read_together_is_known_up_to_the_same_moments() -> None:
+    """Two streams of 40 and 60 events, 2 ms apart: each event of the longer one is known to be
+    before or after the shorter one's first and last, and there are few reads."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def write(count: int, late_s: float) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(1 << 16)
+            time.sleep(late_s)
+            connection.sendall(HEAD)
+            for at in range(count):
+                part = _event(f"{at:02d}")
+                connection.sendall(b"%x\r\n%b\r\n" % (len(part), part))
+                time.sleep(0.002)
+            connection.sendall(_chunked([b"data: [DONE]\n\n"]))
+
+    threads = [threading.Thread(target=write, args=given) for given in ((60, 0.0), (40, 0.03))]
+    for thread in threads:
+        thread.start()
+    with listening:
+        asks = [Ask({}, together=1 << 20), Ask({}, together=1 << 20)]
+        samples = sorted(run(listening.getsockname(), asks), key=lambda s: s.tokens)
+        for thread in threads:
+            thread.join()
+    short, long = samples
+    assert [s.tokens for s in samples] == [40, 60]
+    assert short.text == "".join(f"{i:02d}" for i in range(40)) and not short.error
+    before = sum(when <= short.times[0] for when in long.times)
+    after = sum(when > short.times[-1] for when in long.times)
+    assert 2 < before < 30 and len(set(long.times)) <= 5 and len(set(short.times)) <= 4
+    assert before + after < 45
+
+
 @pytest.fixture
 def slow() -> Iterator[tuple[tuple[str, int], list[float]]]:
     """A server that answers each connection with two events, 0.1 and 0.2 s after the request."""
