@@ -78,10 +78,7 @@ def _introduced() -> dict[str, list[str]]:
 
 
 def _modules() -> set[str]:
-    listed = subprocess.run(
-        ["git", "ls-files", "engine/*.py"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
-    return {name for name in listed if (ROOT / name).is_file()}
+    return {path.relative_to(ROOT).as_posix() for path in (ROOT / "engine").rglob("*.py")}
 
 
 def test_every_module_of_the_engine_is_introduced_once() -> None:

@@ -84,6 +84,6 @@ def test_what_is_not_known_in_full_is_unknown(code: str) -> None:
 
 
 def test_text_that_is_no_string_is_unknown() -> None:
-    assert host_code('asm("mov.u32 %0, " NUMBER ";" : "=r"(x));') == UNKNOWN.format(line=0)
+    assert host_code('asm("mov.u32 %0, 3" NUMBER ";" : "=r"(x));') == UNKNOWN.format(line=0)
     assert host_code('asm("mov.u32 %0, %1;" : "=r"(x) : "C"(text));') == UNKNOWN.format(line=0)
     assert host_code('asm("mov.u32 %0, 3;" : "=r"(x));') != UNKNOWN.format(line=0)

@@ -215,6 +215,49 @@ template <class T> __global__ void k(const T* x, T* y, int n) {
 """
 
 
+FACTS = """\
+#include <limits>
+#include <type_traits>
+enum E { A };
+struct Base {};
+struct Derived : Base {};
+template <class T, class U> constexpr bool same = std::is_same_v<T, U>;
+__global__ void k(const float* x, float* y, int n) {
+  static_assert(same<int, int> && !same<int, unsigned> && std::is_same<int*, int*>::value);
+  static_assert(same<std::conditional_t<true, int, float>, int>);
+  static_assert(same<std::conditional_t<false, int, float>, float>);
+  static_assert(same<std::enable_if_t<true, float>, float>);
+  static_assert(same<std::remove_cv_t<const volatile int>, int>);
+  static_assert(same<std::remove_reference_t<int&&>, int> && same<std::decay_t<const int&>, int>);
+  static_assert(same<std::remove_pointer_t<float*>, float>);
+  static_assert(std::is_pointer_v<int*> && !std::is_pointer_v<int>);
+  static_assert(std::is_floating_point_v<const double> && !std::is_floating_point_v<int>);
+  static_assert(std::is_integral_v<unsigned char> && !std::is_integral_v<float>);
+  static_assert(std::is_arithmetic_v<float> && !std::is_arithmetic_v<Base>);
+  static_assert(std::is_signed_v<float> && !std::is_signed_v<unsigned> && !std::is_signed_v<Base>);
+  static_assert(std::is_unsigned<unsigned>::value && !std::is_unsigned<int>::value);
+  static_assert(std::is_enum_v<E> && !std::is_enum_v<int>);
+  static_assert(std::is_base_of_v<Base, Derived> && !std::is_base_of_v<Derived, Base>);
+  static_assert(same<std::make_unsigned_t<int>, unsigned>);
+  static_assert(same<std::make_signed_t<unsigned>, int>);
+  static_assert(std::numeric_limits<int>::max() == 2147483647);
+  static_assert(std::numeric_limits<signed char>::min() == -128);
+  static_assert(std::numeric_limits<float>::lowest() < -3e38f);
+  static_assert(std::numeric_limits<float>::epsilon() == 1.1920928955078125e-7f);
+  y[blockIdx.x] = x[n - 1];
+}
+"""
+
+
+@needs_compiler
+@needs_nvrtc
+def test_both_compilers_agree_on_types_and_limits(tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_text(FACTS)
+    report = ported(tmp_path / "k.cu", arguments=GIVEN)
+    assert report.verdict == "ported" and report.ran, [str(f) for f in report.findings]
+    assert all(code in " ".join(report.steps[8].lines) for code in ("the original", "the port"))
+
+
 @needs_compiler
 @needs_nvrtc
 def test_types_and_limits_of_the_standard_library(tmp_path: Path) -> None:
