@@ -56,6 +56,7 @@ check: $(VENV)/.base ## hold every kernel to its oracle
 docs: $(VENV)/.dev ## build the site into site/; runs the recipes unless nothing has changed
 	$(BIN)/python docs/generate/learn.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@echo 'open site/index.html, or to search in it: $(BIN)/python -m http.server --directory site'
 
 notebooks: $(VENV)/.dev ## make every recipe a notebook, in out/notebooks
 	$(BIN)/python -m mkport.learn.notebooks

@@ -51,7 +51,7 @@ class Output:
 class Engine:
     """A model that serves many requests at once. Use as a context manager, or `close`.
 
-    `model` is what `mkport run` takes (a directory, a file, a name; None: the embedded model) or a
+    `model` is what `mkport run` takes (a directory, a file, a name; None: the demo model) or a
     `LoadedModel`; `machine` is "cpu", "cuda", or "host", which is slow. `kv_memory` is in bytes,
     `max_model_len` in positions, `prefill_chunk` and `mixed_chunk` in prompt tokens a step (alone,
     and beside running requests, whose pause it bounds), `pause_ms` in milliseconds, of what PyTorch

@@ -6,7 +6,7 @@ as it is without Ray. Needs the extra `ray`. Run it with
     serve run mkport.engine.ray_app:app model=DIR replicas=4
 
 Arguments: `replicas`, `cores` of each (Ray's num_cpus), `gpus` of each (num_gpus), `model` (the
-embedded one without it), `api_key`; all others are the engine's own (max_batch=8, ...).
+demo model without it), `api_key`; all others are the engine's own (max_batch=8, ...).
 """
 
 import asyncio

@@ -165,8 +165,8 @@ class StepRunner:
         tokens, sequences = self._traced
         return collect(
             self.steps.last,
-            f"measured on {cpu_model()}, {self._place}: a step of {self._model}, {tokens} tokens "
-            f"of {sequences} sequences",
+            f"measured on {cpu_model()}, {self._place}: a step of {self._model}; tokens: {tokens}, "
+            f"sequences: {sequences}",
         )
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ EXTRAS = {  # what each is for
     "clients": "the pages' examples of clients need it",
     "docs": "`make docs` needs it",
     "dev": "`make test` needs it",
-    "demo": "the embedded model and pictures, with all that the model's package asks for",
+    "demo": "the demo model and pictures, with all that the model's package asks for",
     "cuda12": "the cuda machine needs it, with a driver of CUDA 12",
     "cuda13": "the cuda machine needs it, with a driver of CUDA 13",
 }
@@ -162,9 +162,9 @@ def _model() -> Row:
     files = [file for folder in folders for file in Path(folder).glob("*.gguf")]
     if files:
         size = files[0].stat().st_size / 2**20
-        return Row("embedded model", "ok", f"{files[0].stem}, {size:.0f} MiB")
+        return Row("demo model", "ok", f"{files[0].stem}, {size:.0f} MiB")
     why = "mkport run has no default model; `--model DIR` still works"
-    return Row("embedded model", "optional", "absent", why, install_model())
+    return Row("demo model", "optional", "absent", why, install_model())
 
 
 def _cache() -> Row:

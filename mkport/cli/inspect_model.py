@@ -68,7 +68,7 @@ def _render(found: "Inspection", console: "Console") -> None:
         for reason in found.unsupported:
             console.print(f"  {reason}", markup=False)
     else:
-        console.print("\nNothing of it is unsupported.")
+        console.print("\nAll of it is supported.")
 
 
 def _render_reads(found: "Inspection", console: "Console") -> None:

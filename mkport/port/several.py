@@ -130,19 +130,26 @@ def chain_text(path: Path, launches: list[HostLaunch], folder: str = "ops") -> s
     """A TOML file for `mkport compose`, a node a launch; sizes and numbers are to be filled in.
 
     Host variables become tensors, so that what one kernel writes and another reads is one tensor.
+    One that is written, and read before that, is state: it holds something before a step.
     """
     tensors: dict[str, str] = {}
+    written, state = set[str](), set[str]()
     for launch in launches:
         for param in launch.params:
             if param.kind == "tensor":
                 tensors.setdefault(launch.tensor(param), param.dtype)
+        state |= launch.touched("read", "update").keys() - written
+        written |= launch.touched(*WRITES).keys()
+    state &= written
     lines = [
         f"# Proposed from the launches of {path.name}: fill in what stands between < and >.",
         "",
     ]
     lines += [f'title = "{path.stem}"', f'ops = ["{folder}"]', "", "[tensors]"]
     lines += [
-        f'{name} = {{ dtype = "{dtype}", shape = [<size>] }}' for name, dtype in tensors.items()
+        f'{name} = {{ dtype = "{dtype}", shape = [<size>]'
+        + (', kind = "state" }' if name in state else " }")
+        for name, dtype in tensors.items()
     ]
     labels: list[str] = []
     for launch in launches:
@@ -155,11 +162,18 @@ def chain_text(path: Path, launches: list[HostLaunch], folder: str = "ops") -> s
             if param.kind == "tensor":
                 args.append(f'{param.name} = "{launch.tensor(param)}"')
             else:
-                number = re.fullmatch(r"-?[\d.]+(e-?\d+)?", text.rstrip("fFuUlL"))
-                args.append(f"{param.name} = {number[0] if number else f'<{text}>'}")
+                args.append(f"{param.name} = {_number(text) or f'<{text}>'}")
         lines += ["", "[[nodes]]", f'op = "{launch.kernel}"', f'label = "{label}"']
         lines += [f"args = {{ {', '.join([*args, 'grid_x = <blocks>'])} }}"]
     return "\n".join(lines) + "\n"
+
+
+def _number(text: str) -> str:
+    """A number of C++ as TOML writes it, which has no `2.` and no `.5`; empty for what is none."""
+    found = re.fullmatch(r"(-?\d+)|-?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", text.rstrip("fFuUlL"), re.I)
+    if found is None:
+        return ""
+    return str(int(found[1])) if found[1] else repr(float(found[0]))
 
 
 def _launch(unit: Unit, seen: Unit, call: "Node") -> HostLaunch | None:

@@ -49,7 +49,7 @@ def test_an_absent_oracle_package_is_optional(monkeypatch: pytest.MonkeyPatch) -
 
 def test_an_absent_model_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_MODEL_PACKAGE", "no_such_model_package")
-    assert _rows()["embedded model"].fix == install_model()
+    assert _rows()["demo model"].fix == install_model()
 
 
 def test_a_cache_that_cannot_be_written_is_missing(

@@ -1,6 +1,8 @@
 """Several kernels of one file: their order proposed, and the ported ops as one megakernel."""
 
 import json
+import re
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -82,6 +84,27 @@ def test_every_kind_of_conflict_within_one_host_function(tmp_path: Path) -> None
     text = chain_text(path, launches[:4])
     assert 'args = { y = "c", grid_x = <blocks> }' in text and 'label = "second 2"' in text
     assert 'x = "b", y = "a", n = 4' in text
+    tensors = tomllib.loads(re.sub(r"<\w+>", "1", text))["tensors"]
+    assert {name: tensor.get("kind") for name, tensor in tensors.items()} == {
+        "a": "state", "b": None, "c": "state",
+    }, "what is read before it is written lives from step to step"  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [("2.f", 2.0), (".5f", 0.5), ("-1e-5f", -1e-5), ("3.25", 3.25), ("7u", 7), ("n", "<n>")],
+)
+def test_numbers_are_proposed_as_toml_writes_them(
+    tmp_path: Path, given: str, read: float | str
+) -> None:
+    path = tmp_path / "file.cu"
+    path.write_text(
+        "__global__ void k(float* x, float a) { *x = a; }\n"
+        f"void run(float* x, float n) {{ k<<<1, 32>>>(x, {given}); }}\n"
+    )
+    text = chain_text(path, host_launches(path)).replace("<n>", '"<n>"')
+    (node,) = tomllib.loads(re.sub(r"<(size|blocks)>", "1", text))["nodes"]
+    assert node["args"]["a"] == read
 
 
 def test_a_file_that_launches_nothing(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import json
 from mkport.engine import Engine
 from mkport.engine.request import Grammar
 
-engine = Engine(max_batch=4, max_model_len=1024)  # the embedded model; or Engine("path/to/model")
+engine = Engine(max_batch=4, max_model_len=1024)  # the demo model; or Engine("path/to/model")
 
 one = engine.generate("The capital of France is", max_tokens=8, temperature=0.0)
 print(one.text, one.reason)
