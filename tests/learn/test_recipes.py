@@ -5,7 +5,6 @@ import itertools
 import os
 import re
 import runpy
-import subprocess
 from pathlib import Path
 
 import pytest

@@ -10,9 +10,9 @@ from mkport.trace.excerpt import excerpt
 
 def trace() -> Trace:
     """Four workers with three tasks of 100 ns, 10 of them waiting; the clock begins at 5000."""
-    worker = np.repeat(np.arange(4), 3)
-    record = np.tile(np.arange(3), 4)
-    start = 5000 + 100 * record
+    worker = np.repeat(np.arange(4, dtype=np.int32), 3)
+    record = np.tile(np.arange(3, dtype=np.int32), 4)
+    start = 5000 + 100 * record.astype(np.int64)
     return Trace(
         workers=4, worker=worker, record=record, node=record,
         times=np.stack([start, start + 10, start + 100], axis=1),
