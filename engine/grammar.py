@@ -122,6 +122,10 @@ def _compile(grammar: Grammar, library: Any) -> Any:
             text = LLMatcher.grammar_from_json_schema(_checked(schema), overrides=LAYOUT)
         compiled = LLMatcher(library, text, log_level=0)
         reason = compiled.get_error() if compiled.is_error() else ""
+        if not reason and not Matcher(compiled.deep_copy()).mask().any():
+            reason = "no text belongs to it"
+    except GrammarFailed as error:  # it compiles, but nothing can be its beginning
+        compiled, reason = None, str(error)
     except Exception as error:  # the library raises several kinds for what it cannot read
         compiled, reason = None, str(error)
     if reason:

@@ -15,6 +15,7 @@ import uvicorn
 
 from mkport.engine.request import EngineLike
 from mkport.engine.server.app import create_app
+from mkport.engine.server.connection import Connection
 from mkport.engine.server.service import Service
 from mkport.engine.server.settings import Settings
 from mkport.errors import UserError
@@ -71,7 +72,7 @@ def config_for(engine: EngineLike, settings: Settings) -> tuple[uvicorn.Config, 
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=Connection,
         ws="none",
         lifespan="on",
         access_log=False,

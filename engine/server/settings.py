@@ -15,6 +15,8 @@ class Settings:
     format: str | None = None  # how replies are written; None: by the chat template
     max_body: int = 8 * MIB  # bytes of one request
     max_held: int = 128 * MIB  # bytes of all requests that are being read
+    max_head: int = 64 << 10  # bytes of a request's line and headers, which must have arrived ...
+    head_s: float = 30.0  # ... after so long
     max_requests: int = 1024  # requests at work at once, waiting ones included
     max_prompts: int = 128  # prompts in one call of /v1/completions
     body_s: float = 60.0  # a request's body must have arrived after so long

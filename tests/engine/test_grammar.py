@@ -13,6 +13,7 @@ from mkport.engine.request import Grammar, Sampling
 from mkport.engine.sampling import Sampler
 from mkport.engine.tokenizer import Tokenizer
 from mkport.errors import UserError
+from mkport.extras import install
 
 PERSON = {
     "type": "object",
@@ -147,6 +148,9 @@ DEEP = '{"type": "array", "items": ' * 500 + "{}" + "}" * 500
         ("json_schema", '{"title": "\\ud800"}', "not JSON serializable"),
         ("regex", "(", "unclosed group"),
         ("lark", "start: nothing", 'unknown name: "nothing"'),
+        ("json_schema", '{"$ref": "#"}', "cannot be followed"),
+        ("regex", r"[^\s\S]", "cannot be followed"),
+        ("lark", "start: start", "cannot be followed"),
     ],
 )
 def test_what_does_not_compile_is_refused_with_the_reason(
@@ -180,5 +184,5 @@ def test_without_the_library_the_fix_is_named(
     single_bytes: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "llguidance", None)
-    with pytest.raises(UserError, match=r"pip install 'mkport\[serve\]'"):
+    with pytest.raises(UserError, match=re.escape(install("serve"))):
         Grammars(single_bytes, 300).matcher(Grammar("json_object"))

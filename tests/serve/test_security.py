@@ -1,5 +1,6 @@
 """The key, and the limits that keep one client from taking the server from the others."""
 
+import json
 import socket
 import threading
 import time
@@ -75,6 +76,70 @@ def raw(live: Live, data: bytes, seconds: float = 5.0) -> bytes:
         except TimeoutError:
             pass
         return answer
+
+
+def refused(answer: bytes) -> tuple[int, str]:
+    """The status of an error in the server's form, and what it says."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    error = json.loads(body)["error"]
+    assert set(error) == {"message", "type", "param", "code"} and b"connection: close" in head
+    return int(head.split()[1]), error["message"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x16\x03\x01\x02\x00", b"FOO / HTTP/1.1\r\nHost: x\r\n\r\n"]
+    + [b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n"],
+)
+def test_what_is_no_http_is_answered_in_the_same_form(live: Live, data: bytes) -> None:
+    assert refused(raw(live, data)) == (400, "Invalid HTTP request received.")
+
+
+@pytest.mark.parametrize("line", [b"x-%d: " + b"a" * 1000 + b"\r\n", b"%d" + b"a" * 1000])
+@pytest.mark.parametrize("before", [b"", b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"])
+def test_headers_without_an_end_are_cut(live: Live, line: bytes, before: bytes) -> None:
+    """Many, or a long one; on a new connection, or behind another request."""
+    host, port = live.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 5) as connection:
+        if before:
+            connection.sendall(before)
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        connection.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\nx: ")
+        sent = 0
+        answer = b""
+        try:
+            while sent < 20_000 and not answer:
+                connection.sendall(line % sent)
+                sent += 1
+                connection.setblocking(False)
+                try:
+                    answer = connection.recv(65536)
+                except BlockingIOError:
+                    answer = b""
+                connection.settimeout(5)
+        except OSError:  # cut off
+            answer = answer or b"cut"
+    assert answer == b"cut" or refused(answer)[0] == 431
+    assert sent < 19_000
+    assert live.get("/health").status_code == 200
+
+
+def test_large_headers_that_end_are_read(live: Live) -> None:
+    for size in (100, 60_000):
+        assert live.get("/version", headers={"x": "a" * size}).status_code == 200
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /version HTTP/1.1\r\nHost: x\r\n"])
+def test_who_asks_for_nothing_is_cut_off(begun: bytes) -> None:
+    with serving(ScriptedEngine(lambda asked: [Wait(0.6), "x"]), head_s=0.2) as live:
+        began = time.perf_counter()
+        assert refused(raw(live, begun))[0] == 408
+        assert 0.15 < time.perf_counter() - began < 3
+        # an answer may take longer, and a connection may be kept after it
+        assert live.chat().status_code == 200
+        time.sleep(0.4)
+        assert live.chat().status_code == 200
+        assert not live.server.server_state.connections or live.service.at_work == 0
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read(live: Live) -> None:
