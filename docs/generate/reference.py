@@ -55,7 +55,10 @@ def _row(param: Any) -> str:
         names = ", ".join(f"`{name}{value}`" for name in param.opts)
         name = ", ".join([names, *(f"`{name}`" for name in param.secondary_opts)])
     default = "must be given" if param.required else _default(param)
-    return f"| {_cell(name)} | {_cell(_text(getattr(param, 'help', None)))} | {_cell(default)} |"
+    text = _text(getattr(param, "help", None))
+    if param.envvar:
+        text += f" Or the variable `{param.envvar}`."
+    return f"| {_cell(name)} | {_cell(text)} | {_cell(default)} |"
 
 
 def _kind(param: Any) -> str:

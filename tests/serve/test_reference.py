@@ -1,10 +1,8 @@
-"""The reference page tells of every option, route, field, metric and code, and of no other."""
+"""The reference page tells of every route, field and code, and of no other."""
 
-import inspect
 import re
 from pathlib import Path
 
-from mkport.cli import serve
 from mkport.engine.server.schema import ChatRequest, CompletionRequest, Generation
 from mkport.engine.server.settings import MIB, Settings
 from tests.serve.live import Live
@@ -23,19 +21,6 @@ def named(title: str) -> set[str]:
     return {word for row in rows for word in re.findall(r"`([^`]+)`", row)}
 
 
-def test_options() -> None:
-    declared = inspect.signature(serve.command, eval_str=True).parameters
-    options = {
-        name
-        for name, parameter in declared.items()
-        for option in parameter.annotation.__metadata__
-        for name in (option.default, *(option.param_decls or ()))  # typer's first one is there
-        if isinstance(name, str)
-    }
-    told = {option for option in named("Options") if option.startswith("--")}
-    assert told == options - {"--json"}
-
-
 def test_routes(live: Live) -> None:
     described = live.get("/openapi.json").json()["paths"]
     routes = {f"{method.upper()} {path}" for path, item in described.items() for method in item}
@@ -47,12 +32,6 @@ def test_fields() -> None:
     assert named("Fields of both generating routes") == shared
     assert named("Fields of chat completions") == set(ChatRequest.model_fields) - shared
     assert named("Fields of completions") == set(CompletionRequest.model_fields) - shared
-
-
-def test_metrics(live: Live) -> None:
-    text = live.get("/metrics").text
-    kinds = re.findall(r"^# TYPE mkport:(\w+) \w+$", text, re.MULTILINE)
-    assert named("Metrics") == set(kinds)
 
 
 def test_codes() -> None:
