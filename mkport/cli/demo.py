@@ -3,6 +3,7 @@
 The stages themselves are in `stages.py`; here they are put in order, timed and told.
 """
 
+import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -56,7 +57,7 @@ def command(
     if workers is not None:
         check_workers(workers)
     done: list[Stage] = []
-    titles = iter(range(1, 8))
+    titles = itertools.count(1)
 
     def stage(name: str, work: Callable[[], Outcome]) -> None:
         if not as_json:
@@ -69,6 +70,7 @@ def command(
 
     stage("Standalone kernels against their oracles", stages.standalone)
     stage("Each ported task beside its standalone kernel", lambda: stages.ported(out / "diffs"))
+    stage("An ordinary CUDA file, ported", lambda: stages.brought(out / "ops"))
     with ExitStack() as stack:
         decoders = []
 

@@ -16,7 +16,9 @@ from mkport.engine.prompt import encode_prompt
 from mkport.extras import install
 from mkport.files import make_folder, write_text
 from mkport.library import all_ops
+from mkport.machines.host.build import compiler
 from mkport.plan.file import save_schedule
+from mkport.port.report import STEPS
 from mkport.testing import Form, Verdict
 from mkport.testing.ported import port_diff
 from mkport.testing.reference import judge_logits
@@ -25,6 +27,8 @@ from mkport.verify import verify
 
 PROBE = "The quick brown fox jumps over the lazy dog, and the moon"  # a few tokens for the step
 TRACED_STEPS = 16
+KERNEL = Path(__file__).with_name("demo.cu")
+SIZES = ("x=f32[6,200]", "y=f32[6,200]", "columns=200")
 NO_TORCH = f"PyTorch, which the oracles are written in, is not installed; {install('oracle')}"
 
 
@@ -49,11 +53,30 @@ def ported(folder: Path) -> Outcome:
     for diff in diffs:
         write_text(folder / f"{diff.op}.diff", diff.text)
     checked = _checked("ported", "within the law and bit for bit their standalone kernel's")
-    lines = "\n".join(
-        f"     {d.op:18} {d.kept:3} lines kept, {d.removed:3} removed, {d.added:3} added"
-        for d in diffs
+    return Outcome(checked.verdict, checked.text, (folder,))
+
+
+def brought(folder: Path) -> Outcome:
+    """A CUDA file that knows nothing of mkport, ported into `folder`; where there is a C++ compiler
+    it and its port are run on the CPU, and their bits compared."""
+    if importlib.util.find_spec("tree_sitter_cuda") is None:
+        return Outcome("skipped", f"CUDA source cannot be read here; {install('port')}")
+    from mkport.port.port import port_file
+
+    with progress("porting"):
+        report = port_file(
+            KERNEL, arguments=SIZES, grid=(6, 1, 1), out=folder, run=compiler() is not None,
+            compile=False,
+        )  # fmt: skip
+    if report.op is None:
+        return Outcome("FAILED", "; ".join(str(finding) for finding in report.findings))
+    changed = report.steps[STEPS.index("emit")].lines[0]
+    bits = (
+        "the same bits as the file itself, in shuffled orders of threads, tiles and workers"
+        if report.ran
+        else "not run: there is no C++ compiler"
     )
-    return Outcome(checked.verdict, f"{checked.text}\n{lines}", (folder,))
+    return Outcome("ok", f"{KERNEL.name}: {changed}; {bits}", (folder / report.op.name,))
 
 
 def composed(decoder: Decoder, file: Path) -> Outcome:

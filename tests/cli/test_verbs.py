@@ -15,6 +15,7 @@ import pytest
 from typer.testing import Result
 
 from mkport.cli import check as check_verb
+from mkport.cli.stages import Outcome, brought
 from mkport.declare import RECORD, Op
 from mkport.extras import install
 from mkport.library import all_ops, find_op
@@ -189,10 +190,11 @@ def test_the_demo_without_matplotlib_says_how_to_get_the_pictures(
     tmp_path: Path,
     no_matplotlib: None,
     one_unit: None,
+    ported_file: None,
 ) -> None:
     done = mkport("demo", "Hi", "--model", tiny_model, "-o", tmp_path / "out", "--max-tokens", 1)
     assert done.exit_code == 0, done.output
-    assert "7 ok" in done.stdout and install("plot") in done.stdout
+    assert "8 ok" in done.stdout and install("plot") in done.stdout
     assert (tmp_path / "out" / "trace.json").exists()
 
 
@@ -252,6 +254,31 @@ def test_eval_measures_a_text(mkport: Run, tiny_model: Path, tmp_path: Path) -> 
 
 
 @pytest.fixture
+def ported_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo's CUDA file is taken as ported: a test of its own looks at that stage."""
+    monkeypatch.setattr("mkport.cli.stages.brought", lambda folder: Outcome("ok", "ported"))
+
+
+def test_the_demo_s_kernel_is_not_read_without_what_reads_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    outcome = brought(tmp_path / "ops")
+    assert outcome.verdict == "skipped" and install("port") in outcome.text
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_demo_s_kernel_is_ported_without_a_compiler(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("mkport.cli.stages.compiler", lambda: None)
+    outcome = brought(tmp_path / "ops")
+    assert outcome.verdict == "ok" and "2 lines changed or gone, 2 in their place" in outcome.text
+    assert "no C++ compiler" in outcome.text
+    assert (tmp_path / "ops" / "softmax" / "op.py").is_file()
+
+
+@pytest.fixture
 def one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo checks one op, not all: the others have tests of their own."""
 
@@ -269,16 +296,23 @@ def test_the_demo_goes_the_whole_way(
     done = mkport(*args, "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    assert [s["outcome"]["verdict"] for s in found["stages"]] == ["ok"] * 7
+    assert [s["outcome"]["verdict"] for s in found["stages"]] == ["ok"] * 8
     for stage in found["stages"]:
         assert all(Path(file).exists() for file in stage["outcome"]["files"])
     assert "-def gemm" in (out / "diffs" / "gemm.diff").read_text()
+    assert "mk_port_shared" in (out / "ops" / "softmax" / "task.cuh").read_text()
+    if compiler() is not None:
+        assert "the same bits as the file itself" in found["stages"][2]["outcome"]["text"]
     text = mkport(*args).stdout
-    assert "7 stages" in text and "7 ok" in text and "> Hi" in text
+    assert "8 stages" in text and "8 ok" in text and "> Hi" in text
 
 
 def test_the_demo_says_what_it_skips_without_torch(
-    mkport: Run, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mkport: Run,
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ported_file: None,
 ) -> None:
     found = importlib.util.find_spec
 
@@ -290,7 +324,7 @@ def test_the_demo_says_what_it_skips_without_torch(
     done = mkport(*args)
     assert done.exit_code == 0, done.output
     assert install("oracle") in done.stdout
-    assert "5 ok, 2 skipped" in done.stdout
+    assert "6 ok, 2 skipped" in done.stdout
 
 
 def test_the_demo_exits_1_when_a_stage_fails(
@@ -299,6 +333,7 @@ def test_the_demo_exits_1_when_a_stage_fails(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     one_unit: None,
+    ported_file: None,
 ) -> None:
     def shifted(
         config: LlamaConfig, weights: Any, ids: list[int], cache: str, got: np.ndarray
@@ -309,7 +344,7 @@ def test_the_demo_exits_1_when_a_stage_fails(
     args = ("demo", "Hi", "--model", tiny_model, "-o", tmp_path, "--max-tokens", 4)
     done = mkport(*args)
     assert done.exit_code == 1
-    assert "FAILED" in done.stdout and "6 ok, 1 FAILED" in done.stdout
+    assert "FAILED" in done.stdout and "7 ok, 1 FAILED" in done.stdout
 
 
 def test_the_prompt_may_come_from_the_environment(
@@ -318,6 +353,7 @@ def test_the_prompt_may_come_from_the_environment(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     one_unit: None,
+    ported_file: None,
 ) -> None:
     monkeypatch.setenv("PROMPT", "Ho")
     args = ("demo", "--model", tiny_model, "-o", tmp_path, "--max-tokens", 1)
