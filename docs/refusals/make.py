@@ -31,6 +31,7 @@ KINDS = (
     ),
     ("MK3", "warning", "A warning: the kernel is ported, and this is for its author to answer."),
 )
+COMPARED = ("MK180", "MK181")  # what original and port are run for
 COMPILED = ("MK160", "MK161", "MK170")  # what the GPU's compiler has to say something to
 
 
@@ -78,7 +79,8 @@ def message(code: str) -> str:
     case, path = case_of(code)
     port = port_python if path.suffix == ".py" else port_file
     report = port(
-        path, **case.options, arguments=case.arguments or None, run=bool(case.arguments),
+        path, **case.options, arguments=case.arguments or None,
+        run=bool(case.arguments) or code == "MK181",
         compile=code in COMPILED,
     )  # fmt: skip
     said = [str(finding) for finding in report.findings if finding.code == code]
@@ -121,7 +123,7 @@ def pages(run: bool = True) -> dict[str, str]:
     """Every page by its file's name; `run` says whether those are wanted that need a compiler."""
     made = {"README.md": index()}
     for code in TITLES:
-        if run or not (code.startswith("MK2") or code in (*COMPILED, "MK180")):
+        if run or not (code.startswith("MK2") or code in (*COMPILED, *COMPARED)):
             made[f"{code}.md"] = page(code, message(code))
     return made
 

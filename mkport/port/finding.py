@@ -41,6 +41,7 @@ TITLES = {
     "MK161": "a port that does not compile",
     "MK170": "machine code with non-coherent loads",
     "MK180": "bits that differ",
+    "MK181": "an original that made-up arguments do not judge",
     "MK201": "the original races",
     "MK202": "the original reads what nobody wrote",
     "MK203": "the original leaves its buffers",

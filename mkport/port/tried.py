@@ -12,6 +12,7 @@ from mkport.machines.host.build import HostFault, compiler
 from mkport.port import check
 from mkport.port.arguments import trials
 from mkport.port.decided import argument_names, grid_args
+from mkport.port.doubts import Doubts, but
 from mkport.port.finding import Finding
 from mkport.port.geometry import Geometry
 from mkport.port.original import NotBuilt, Original
@@ -21,6 +22,7 @@ from mkport.port.report import Step
 from mkport.port.written import Written
 
 READS = ("read", "immutable")
+LARGE = 4  # the first of the trials, in which many threads are at work
 MOST_BLOCKS = (6, 4, 2)  # of a launch on made-up arguments
 
 
@@ -38,6 +40,7 @@ class Tried(Written):
     """A port that has been run, where that could be."""
 
     little = ""  # why what was run tells next to nothing
+    doubt = ""  # what the original did on made-up arguments other than those compared on
 
     # 11. The bits.
 
@@ -69,34 +72,35 @@ class Tried(Written):
 
     def _try_out(self, step: Step) -> Chosen | None:
         launch = self._small_launch()
-        tried: list[tuple[Finding, ...]] = []
-        blamed: tuple[Finding, ...] = ()
-        dull: Chosen | None = None
-        for arguments in trials(self.kernel, launch):
+        doubts = Doubts(self.kernel, self.modes)
+        chosen = dull = None
+        clean = False
+        for number, arguments in enumerate(trials(self.kernel, launch)):
             first = self._first(step, arguments, launch, given=False)
             if first is None:
                 return None
             done, found = first
             if not found:
-                chosen = Chosen(arguments, launch, done, False)
+                clean = clean or number < LARGE
+                made = Chosen(arguments, launch, done, False)
                 if not self._says_little(arguments, done):
-                    return chosen
-                dull = dull or chosen
-                continue
-            tried.append(found)
-            if not any(f.code in check.FITS for f in found):
-                own = tuple(f for f in found if f.code in ("MK201", "MK207") and "shared" in f.cause
-                            or f.code == "MK205")  # fmt: skip
-                blamed = blamed or own
-                if any(f.code in ("MK201", "MK205") for f in own):
-                    break  # no argument mends that
-        if blamed:
+                    chosen = made
+                    break
+                dull = dull or made
+            elif doubts.add(found, number >= LARGE):
+                break
+        if blamed := doubts.certain(clean):
             self.steps.found(step, few(blamed))
             return None
-        if dull is None:
+        self.doubt = doubts.words(self.merged.place)
+        if chosen is None and (unjudged := doubts.unjudged(self.merged.place)):
+            if not any(finding.code == "MK301" for finding in self.steps.findings):
+                self.steps.found(step, [unjudged])
+                return None
+        if chosen is None and dull is None:
             step.state = "skipped"
-            step.say(misfits(self.kernel, tried, self.merged.place))
-        return dull
+            step.say(misfits(self.kernel, doubts.tried, self.merged.place))
+        return chosen or dull
 
     def _says_little(self, arguments: Mapping[str, Any], done: Original) -> str:
         names = {param.name: param.name for param in self.kernel.params}
@@ -194,6 +198,9 @@ class Tried(Written):
         step.say(f"the port has the same bits on the {self.request.machine} machine: between tasks "
                  "that leave NaN behind, twice side by side, with 1, 3 and 7 workers, in shuffled "
                  "order")  # fmt: skip
+        if self.doubt and not given:
+            step.state = "warned"
+            step.say(but(self.doubt, self.kernel))
         self.little = self._says_little(arguments, chosen.done)
         self.ran = given or not self.little
         if self.little:

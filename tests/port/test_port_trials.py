@@ -53,6 +53,55 @@ def test_what_did_not_fit_is_told_with_the_way_to_give_what_does(tmp_path: Path)
     )
 
 
+UNDEFINED = {  # body, code: whatever the arguments
+    "one element for all": ("  if (threadIdx.x < n) y[0] = x[threadIdx.x];", "MK201"),
+    "a neighbour's element": (
+        "  const int i = threadIdx.x; if (i < n - 1) y[i] = y[i] + y[i + 1];", "MK201"),
+    "shared memory that a part wrote": (
+        "  __shared__ float s[64];\n  if (threadIdx.x < 60) s[threadIdx.x] = x[threadIdx.x];\n"
+        "  __syncthreads();\n  y[threadIdx.x] = s[threadIdx.x];", "MK202"),
+    "shared memory that nobody wrote": (
+        "  __shared__ float s[64];\n  y[threadIdx.x] = x[threadIdx.x] + s[threadIdx.x];", "MK202"),
+}  # fmt: skip
+
+
+@needs_compiler
+@pytest.mark.parametrize("what", UNDEFINED)
+def test_what_no_argument_mends_is_not_well_defined(what: str, tmp_path: Path) -> None:
+    body, code = UNDEFINED[what]
+    report, _ = port(tmp_path, body)
+    assert report.verdict == "undefined" and report.exit_code == 4
+    first = report.refusals[0]
+    assert first.code == code and first.line == 1 + len(body.splitlines())
+
+
+@needs_compiler
+def test_what_arguments_may_be_to_blame_for_is_not_passed(tmp_path: Path) -> None:
+    """Two threads may be sent to one place by made-up indices, and not by real ones."""
+    path = tmp_path / "k.cu"
+    path.write_text(
+        "__global__ void k(const float* x, const int* to, float* y) {\n"
+        "  y[to[threadIdx.x]] = x[threadIdx.x];\n}\n"
+    )
+    report = port_file(path, block=(64, 1, 1), compile=False)
+    assert report.verdict == "refused" and report.exit_code == 3
+    (finding,) = report.refusals
+    assert finding.code == "MK181" and finding.line == 2
+    assert "6 times it raced in k.cu:2" in finding.cause
+    assert "judged on them: --arg 'x=f32[SIZES]' --arg 'to=i32[SIZES]'" in finding.fix
+    np.save(tmp_path / "to.npy", np.arange(64, dtype=np.int32)[::-1].copy())
+    given = ["x=f32[64]", f"to={tmp_path / 'to.npy'}", "y=f32[64]"]
+    report = port_file(path, block=(64, 1, 1), compile=False, arguments=given)
+    assert report.verdict == "ported" and report.ran
+
+
+@needs_compiler
+def test_a_fault_on_other_arguments_than_those_compared_on_is_told(tmp_path: Path) -> None:
+    report, lines = port(tmp_path, "  y[threadIdx.x % (n < 100 ? n : 7)] = 1.0f + x[threadIdx.x];")
+    assert report.verdict == "ported" and report.ran and report.steps[10].state == "warned"
+    assert any("but on other made-up arguments, 2 times it raced in k.cu:2." in at for at in lines)
+
+
 def test_little_is_nan_zero_or_nothing() -> None:
     unit = Unit(HEAD + "}")
     kernel = read_kernel(unit, unit.kernels[0], ())
