@@ -374,10 +374,9 @@ mkport port docs/gallery/kernels/numba_matmul.py --block 16,16 --grid 3,3 \\
 python docs/gallery/gallery.py                                     # this page
 ```
 
-`split_k.cu` and `paged_attention.cu` hold several kernels that the host launches in order. Each
-becomes an op, and what waits for what is proposed from their reads and writes;
-`tests/port/test_gallery_chain.py` puts the two of `split_k.cu` into one verified megakernel with
-`mkport compose`.
+`split_k.cu` launches two kernels in order. `mkport port split_k.cu --launches` ports each, and
+makes one verified megakernel of the two ([how](../how-to/own_kernels.md#2-several-kernels-of-one-file)).
+`paged_attention.cu` holds several kernels too, whose host code is elsewhere.
 
 What is refused, and with which words, is in [refusals](../refusals/README.md).
 

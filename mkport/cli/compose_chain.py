@@ -33,16 +33,19 @@ def compose_file(
 ) -> None:
     """Composes the chain for a target, and checks and traces it on the machine `check`.
 
-    Raises typer.Exit(1) if a check fails, and UserError for an unknown machine, a trace without the
-    CPU's target, a chain that does not fit, and files that cannot be read or written.
+    Raises typer.Exit(1) if a check fails, and UserError for an unknown machine, a trace on another
+    one than the check's, a chain that does not fit, and files that cannot be read or written.
     """
     from mkport.port.chain import read_chain
     from mkport.port.chain_check import check_chain, compose_chain, trace_chain
 
     if check is not None and check not in MACHINES:
         raise UserError(f"There is no machine {check!r}; the machines are {', '.join(MACHINES)}.")
-    if trace is not None and target != "cpu":
-        raise UserError("--trace runs the CPU machine, which keeps time: use --target cpu.")
+    if check is not None and trace is not None and MACHINES[check] != target:
+        raise UserError(
+            f"--check {check} runs the target {MACHINES[check]} and --trace what is composed, "
+            f"{target}: use --target {MACHINES[check]} for both."
+        )
     chain = read_chain(file)
     if workers is None:
         workers = usable_cores() if target == "cpu" else gpu_workers
@@ -53,8 +56,9 @@ def compose_file(
     verdicts = check_chain(chain, check, CHECK_WORKERS) if check else []
     traced: tuple[Path, ...] = ()
     if trace is not None:
-        where = f"measured on {cpu_model()}, {CHECK_WORKERS} workers"
-        traced = _trace(trace_chain(chain, CHECK_WORKERS, where), trace)
+        machine = "cpu" if target == "cpu" else check or "host"
+        where = f"measured on {device_name(machine)}, {CHECK_WORKERS} workers"
+        traced = _trace(trace_chain(chain, CHECK_WORKERS, where, machine=machine), trace)
     failed = sum(not verdict.ok for verdict in verdicts)
     lines = composed.program.source.count("\n")
     data: dict[str, Any] = {
@@ -82,6 +86,17 @@ def compose_file(
     emit(data, as_json, show)
     if failed:
         raise typer.Exit(1)
+
+
+def device_name(machine: str) -> str:
+    """What a trace was taken on, in words."""
+    if machine == "cuda":
+        from mkport.machines.cuda.gpu import gpu
+
+        return gpu().name
+    if machine == "host":
+        return f"the host build ({cpu_model()}; the order is a GPU's, the times are not)"
+    return cpu_model()
 
 
 def _trace(trace: Any, folder: Path) -> tuple[Path, ...]:

@@ -2,13 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mkport.cli.output import JsonFlag, emit
 from mkport.errors import UserError
 from mkport.port.report import Report
+
+if TYPE_CHECKING:
+    from mkport.port.launched import Launched
+    from mkport.port.several import HostLaunch
 
 COLOURS = {"ok": "green", "warned": "yellow", "refused": "red", "skipped": "dim"}
 
@@ -67,10 +71,19 @@ def command(
         bool,
         typer.Option(
             "--launches",
-            help="Show the kernels that the file's host code launches, what waits for what, and a "
-            "chain for `mkport compose`; port nothing.",
+            help="What the file's host code launches (FILE:FUNCTION: that function), as a chain "
+            "for `mkport compose`: shown; with -o ported and written; with --arg for the host's "
+            "variables, run beside the launches in their order.",
         ),
     ] = False,
+    oracle: Annotated[
+        Path | None,
+        typer.Option(
+            "--oracle",
+            metavar="FILE.py",
+            help="With --launches: the chain's oracles, a function for each kernel.",
+        ),
+    ] = None,
     define: Annotated[
         list[str] | None,
         typer.Option("--define", "-D", metavar="NAME[=VALUE]", help="A macro of the file."),
@@ -110,8 +123,26 @@ def command(
 
     path, kernel = _split(file)
     if launches:
-        _propose(path, dict(_definition(text) for text in define or ()), include or (), as_json)
-        return
+        _refuse_options(
+            "--launches takes the launches from the host's code",
+            {"--grid": grid, "--block": block, "--shared": shared, "--immutable": immutable,
+             "--types": types, "--name": name},
+        )  # fmt: skip
+        defines = dict(_definition(text) for text in define or ())
+        stands_for = dict(_definition(part) for part in (instantiate or "").split(",") if part)
+        chosen = _launched(path, kernel, defines, include or (), stands_for)
+        if out is None and not arg:
+            _propose(path, chosen, as_json)
+            return
+        from mkport.port.launched import port_launches
+
+        made = port_launches(
+            path, chosen, arg or (), define=defines, include=include or (), out=out, run=run,
+            machine=machine, oracle=oracle,
+        )  # fmt: skip
+        emit(made.as_dict(), as_json, lambda console: _render_launched(console, made))
+        raise typer.Exit(made.exit_code)
+    _refuse_options("oracles are for the chain that --launches makes", {"--oracle": oracle})
     if path.suffix == ".py":
         from mkport.port.numba_port import port_python
 
@@ -148,11 +179,41 @@ def command(
     raise typer.Exit(report.exit_code)
 
 
-def _propose(path: Path, define: dict[str, str], include: Sequence[Path], as_json: bool) -> None:
-    """The launches of a file, their dependencies, and the chain that they make."""
-    from mkport.port.several import chain_text, dependencies, host_launches
+def _launched(
+    path: Path, function: str | None, define: dict[str, str], include: Sequence[Path],
+    types: dict[str, str],
+) -> "list[HostLaunch]":  # fmt: skip
+    """The launches of a file, or of one host function of it. Raises UserError for another name."""
+    from mkport.port.several import host_launches
 
-    found = host_launches(path, define, include)
+    found = host_launches(path, define, include, types)
+    if function is None:
+        return found
+    chosen = [one for one in found if one.function.split("::")[-1] == function]
+    if not chosen:
+        names = ", ".join(dict.fromkeys(one.function for one in found))
+        raise UserError(f"{path} has no host function {function!r} that launches; it has {names}.")
+    return chosen
+
+
+def _render_launched(console, made: "Launched") -> None:  # type: ignore[no-untyped-def]
+    """A line a launch, what waits for what, what each port found, and what was compared."""
+    from mkport.port.several import dependencies
+
+    lines = [f"{one.kernel} (line {one.line}, in {one.function})" for one in made.launches]
+    lines += map(str, dependencies(made.launches))
+    for name, report in made.reports.items():
+        lines.append(f"op {name}: {report.verdict}")
+        lines += [f"  {finding}" for finding in report.findings]
+    lines += [*map(str, made.findings), *made.lines, f"result: {made.verdict}"]
+    console.print("\n".join(lines), markup=False, soft_wrap=True)
+
+
+def _propose(path: Path, found: "list[HostLaunch]", as_json: bool) -> None:
+    """The launches of a file, their dependencies, and the chain that they make."""
+    from mkport.port.chain_file import chain_text
+    from mkport.port.several import dependencies
+
     needs = dependencies(found)
     chain = chain_text(path, found)
     data = {
@@ -170,6 +231,8 @@ def _propose(path: Path, define: dict[str, str], include: Sequence[Path], as_jso
         "chain": chain,
     }  # fmt: skip
     lines = [f"{one.kernel} (line {one.line}, in {one.function})" for one in found]
+    kinds = {pair for one in found for pair in one.assumed}
+    lines += [f"for {name} = {kind}; --instantiate {name}=TYPE for another" for name, kind in kinds]
     text = "\n".join([*lines, *map(str, needs), "", chain])
     emit(data, as_json, lambda console: console.print(text, markup=False, soft_wrap=True))
 

@@ -6,6 +6,7 @@ it and after it. How the file is read is `chain.py`'s.
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -94,15 +95,37 @@ def check_chain(
     return verdicts
 
 
-def trace_chain(chain: Chain, workers: int, caption: str, seed: int = 0) -> Trace:
-    """The times of one step on the CPU machine, after one that is not counted."""
-    composed = compose_chain(chain, "cpu", workers)
-    assert isinstance(composed.program, Program)
+def trace_chain(
+    chain: Chain, workers: int, caption: str, seed: int = 0, machine: str = "cpu"
+) -> Trace:
+    """The times of one step on the machine "cpu", "host" or "cuda", after one that is not counted.
+
+    Raises UserError where the machine is not there.
+    """
+    composed = compose_chain(chain, "cpu" if machine == "cpu" else "cuda", workers)
     given = fill_chain(chain, np.random.default_rng(seed))
-    with CpuMachine(composed.program, composed.schedule, given) as cpu:
-        cpu.step()
-        cpu.step(trace=True)
-        return collect(cpu, caption)
+    program, schedule = composed.program, composed.schedule
+    if isinstance(program, Program):
+        with CpuMachine(program, schedule, given) as cpu:
+            return _traced(cpu, caption)
+    if machine == "host":
+        from mkport.machines.cuda.machine import one_after_another
+        from mkport.machines.host.machine import HostMachine
+
+        host = HostMachine(program, schedule, given)
+        host.step()
+        host.step(trace=True)
+        host.times = [one_after_another(times) for times in host.times]
+        return collect(host, caption)
+    from mkport.machines.cuda.machine import CudaMachine
+
+    return _traced(CudaMachine(program, schedule, given), caption)
+
+
+def _traced(machine: Any, caption: str) -> Trace:
+    machine.step()
+    machine.step(trace=True)
+    return collect(machine, caption)
 
 
 def fill_chain(chain: Chain, rng: np.random.Generator) -> Arrays:

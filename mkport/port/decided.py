@@ -1,9 +1,10 @@
 """All that is decided about a port before it is written, and how its op's arguments are called."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from mkport.port.geometry import Geometry
-from mkport.port.kernel import Kernel
+from mkport.port.kernel import Kernel, Param
 from mkport.port.shared import SharedLayout
 from mkport.port.unit import Item
 
@@ -29,7 +30,15 @@ class Plan:
     file: str
 
 
-def argument_names(kernel: Kernel) -> dict[str, str]:
+class Called(Protocol):
+    """A kernel, or a launch of one."""
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        """Its parameters."""
+
+
+def argument_names(kernel: Called) -> dict[str, str]:
     """What each parameter is called in the op."""
 
     def safe(name: str) -> str:

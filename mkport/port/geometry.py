@@ -93,7 +93,7 @@ def geometry(
     if block is None and kernel.bounds and not seen:
         block, sources[1] = (kernel.bounds, 1, 1), "__launch_bounds__"
     if shared is None and seen:
-        sizes = {_local(around, parts[2]) if len(parts) > 2 else "0" for around, parts in seen}
+        sizes = {host_value(around, parts[2]) if len(parts) > 2 else "0" for around, parts in seen}
         if len(sizes) == 1:
             shared = constants.value(sizes.pop())
             sources[2] = "the file's launch" if shared is not None else ""
@@ -104,23 +104,30 @@ def _agreed(
     constants: Constants, seen: Sequence[tuple[str, list[str]]], place: int
 ) -> Three | None:
     values = {
-        _three_of(around, constants, parts[place]) for around, parts in seen if len(parts) > place
+        three_of(around, constants, parts[place]) for around, parts in seen if len(parts) > place
     }
     return values.pop() if len(values) == 1 else None
 
 
-def _three_of(around: str, constants: Constants, text: str) -> Three | None:
-    text = _local(around, text)
-    found = re.fullmatch(r"dim3\s*[({](.*)[)}]", text.strip(), re.DOTALL)
-    parts = split_list(found[1]) if found else [text]
-    numbers = [constants.value(_local(around, part)) for part in parts]
+def three_of(around: str, constants: Constants, text: str) -> Three | None:
+    """The sizes that a text of host code stands for, in the function `around`; None where they
+    cannot be told."""
+    parts = size_texts(around, text)
+    numbers = [constants.value(host_value(around, part)) for part in parts]
     if not numbers or len(numbers) > 3 or any(n is None or n < 1 for n in numbers):
         return None
     x, y, z = ([n or 1 for n in numbers] + [1, 1])[:3]
     return x, y, z
 
 
-def _local(around: str, text: str) -> str:
+def size_texts(around: str, text: str) -> list[str]:
+    """The one to three sizes of a grid or block, as host code writes them."""
+    text = host_value(around, text)
+    found = re.fullmatch(r"dim3\s*[({](.*)[)}]", text.strip(), re.DOTALL)
+    return split_list(found[1]) if found else [text]
+
+
+def host_value(around: str, text: str) -> str:
     """A host variable's value, where its function declares the name once and never changes it."""
     name = text.strip()
     if not re.fullmatch(r"[A-Za-z_]\w*", name):

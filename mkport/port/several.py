@@ -38,6 +38,11 @@ class HostLaunch:
     given: dict[str, str]
     modes: dict[str, str]  # of tensor parameters: read, write, update
     params: tuple[Param, ...]
+    config: tuple[str, ...] = ()  # grid, block, shared bytes, stream, as the host writes them
+    instance: tuple[str, ...] = ()  # arguments of a template
+    assumed: tuple[tuple[str, str], ...] = ()  # types that the host leaves to its macros
+    around: str = ""  # the text of the host function
+    within: str = ""  # "a loop" or "a condition" that it stands in
 
     def touched(self, *wanted: str) -> dict[str, str]:
         """Host variables that the launch touches in one of these modes, and the parameter."""
@@ -72,10 +77,14 @@ class Dependency:
 
 
 def host_launches(
-    path: Path, define: Mapping[str, str] | None = None, include: Sequence[Path] = ()
+    path: Path,
+    define: Mapping[str, str] | None = None,
+    include: Sequence[Path] = (),
+    types: Mapping[str, str] | None = None,
 ) -> list[HostLaunch]:
     """The launches of a CUDA file in the order in which they stand; `include` are folders of
-    headers.
+    headers, `types` the types that the names of a dispatching macro stand for, float where left
+    out.
 
     Raises UserError where there is none, and for a kernel whose parameters cannot be told.
     """
@@ -88,7 +97,7 @@ def host_launches(
     for call in find(unit.tree.root, "kernel_call_syntax"):
         file, line = merged.place(unit.tree.line(call))
         try:
-            launch = _launch(unit, seen, call)
+            launch = _launch(unit, seen, call, types or {})
         except RefusedPort as refused:
             text = " ".join(unit.tree.of(call.parent or call).split("<<<")[0].split())
             raise UserError(
@@ -126,57 +135,7 @@ def dependencies(launches: list[HostLaunch]) -> list[Dependency]:
     return found
 
 
-def chain_text(path: Path, launches: list[HostLaunch], folder: str = "ops") -> str:
-    """A TOML file for `mkport compose`, a node a launch; sizes and numbers are to be filled in.
-
-    Host variables become tensors, so that what one kernel writes and another reads is one tensor.
-    One that is written, and read before that, is state: it holds something before a step.
-    """
-    tensors: dict[str, str] = {}
-    written, state = set[str](), set[str]()
-    for launch in launches:
-        for param in launch.params:
-            if param.kind == "tensor":
-                tensors.setdefault(launch.tensor(param), param.dtype)
-        state |= launch.touched("read", "update").keys() - written
-        written |= launch.touched(*WRITES).keys()
-    state &= written
-    lines = [
-        f"# Proposed from the launches of {path.name}: fill in what stands between < and >.",
-        "",
-    ]
-    lines += [f'title = "{path.stem}"', f'ops = ["{folder}"]', "", "[tensors]"]
-    lines += [
-        f'{name} = {{ dtype = "{dtype}", shape = [<size>]'
-        + (', kind = "state" }' if name in state else " }")
-        for name, dtype in tensors.items()
-    ]
-    labels: list[str] = []
-    for launch in launches:
-        count = labels.count(launch.kernel)
-        labels.append(launch.kernel)
-        label = launch.kernel if not count else f"{launch.kernel} {count + 1}"
-        args = []
-        for param in launch.params:
-            text = launch.given[param.name]
-            if param.kind == "tensor":
-                args.append(f'{param.name} = "{launch.tensor(param)}"')
-            else:
-                args.append(f"{param.name} = {_number(text) or f'<{text}>'}")
-        lines += ["", "[[nodes]]", f'op = "{launch.kernel}"', f'label = "{label}"']
-        lines += [f"args = {{ {', '.join([*args, 'grid_x = <blocks>'])} }}"]
-    return "\n".join(lines) + "\n"
-
-
-def _number(text: str) -> str:
-    """A number of C++ as TOML writes it, which has no `2.` and no `.5`; empty for what is none."""
-    found = re.fullmatch(r"(-?\d+)|-?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", text.rstrip("fFuUlL"), re.I)
-    if found is None:
-        return ""
-    return str(int(found[1])) if found[1] else repr(float(found[0]))
-
-
-def _launch(unit: Unit, seen: Unit, call: "Node") -> HostLaunch | None:
+def _launch(unit: Unit, seen: Unit, call: "Node", types: Mapping[str, str]) -> HostLaunch | None:
     parent = call.parent
     function = None if parent is None else parent.child_by_field_name("function")
     arguments = None if parent is None else parent.child_by_field_name("arguments")
@@ -187,9 +146,13 @@ def _launch(unit: Unit, seen: Unit, call: "Node") -> HostLaunch | None:
     items = [item for item in seen.kernels if item.name == name]
     if not items:
         return None
-    instance = re.search(r"<(.*)>", text)
+    listed = re.search(r"<(.*)>", text, re.DOTALL)
+    around = _function_around(parent)
+    body = "" if around is None else unit.tree.of(around)
+    instance, assumed = _instance(split_list(listed[1]) if listed else [], body, types)
     given = split_list(unit.tree.of(arguments).strip().removeprefix("(").removesuffix(")"))
-    kernel = read_kernel(seen, items[0], split_list(instance[1]) if instance else ())
+    config = unit.tree.of(call).strip().removeprefix("<<<").removesuffix(">>>")
+    kernel = read_kernel(seen, items[0], instance)
     reached, _ = seen.reach([items[0]])
     uniformity = Uniformity(seen, replace(kernel, item=items[0]), reached, (1, 1, 1))
     return HostLaunch(
@@ -199,16 +162,51 @@ def _launch(unit: Unit, seen: Unit, call: "Node") -> HostLaunch | None:
         dict(zip((p.name for p in kernel.params), given, strict=False)),
         modes(uniformity, kernel, frozenset()),
         kernel.params,
+        tuple(split_list(config)),
+        tuple(instance),
+        tuple(assumed),
+        body,
+        _within(parent, around),
     )
+
+
+def _instance(
+    listed: Sequence[str], body: str, types: Mapping[str, str]
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """A template's arguments, with types for the names that a dispatching macro defines."""
+    dispatched = set(types)
+    if "DISPATCH" in body:
+        dispatched |= {part for part in listed if re.fullmatch(r"\w*(?:scalar|index)\w*_t", part)}
+        dispatched -= {part for part in dispatched if re.search(rf"\busing\s+{part}\b", body)}
+    usual = {name: "int" if "index" in name else "float" for name in dispatched} | dict(types)
+    assumed = [(name, usual[name]) for name in dict.fromkeys(listed) if name in dispatched]
+    return [usual.get(part, part) for part in listed], assumed
+
+
+def _within(node: "Node", around: "Node | None") -> str:
+    """What decides whether or how often a launch is made; "" where nothing does."""
+    here = node.parent
+    while here is not None and here != around:
+        if here.type in ("for_statement", "while_statement", "do_statement", "for_range_loop"):
+            return "a loop"
+        if here.type in ("if_statement", "switch_statement", "conditional_expression"):
+            return "a condition"
+        here = here.parent
+    return ""
+
+
+def _function_around(node: "Node") -> "Node | None":
+    at: Node | None = node
+    while at is not None and at.type != "function_definition":
+        at = at.parent
+    return at
 
 
 def _enclosing(unit: Unit, node: "Node") -> str:
     """The name of the function that a node stands in."""
-    at: Node | None = node
-    while at is not None and at.type != "function_definition":
-        at = at.parent
+    at = _function_around(node)
     declarator = None if at is None else at.child_by_field_name("declarator")
-    return "" if declarator is None else unit.tree.of(declarator).split("(")[0].strip()
+    return "" if declarator is None else unit.tree.of(declarator).split("(")[0].strip("*& \n")
 
 
 def _variable(text: str) -> str:

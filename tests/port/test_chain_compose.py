@@ -160,7 +160,10 @@ def test_fills_that_are_none(fill: str, said: str, mlp: Path) -> None:
     ("args", "said"),
     [
         ((EXAMPLE / "mlp.toml", "--batch", 2), "leave out the options of a model"),
-        ((EXAMPLE / "mlp.toml", "--target", "cuda", "--trace", "t"), "use --target cpu"),
+        (
+            (EXAMPLE / "mlp.toml", "--check", "host", "--trace", "t"),
+            "use --target cuda for both",
+        ),
         (("--check", "cpu"), "are for a FILE.toml"),
         ((EXAMPLE / "mlp.toml", "--check", "gpu"), "There is no machine 'gpu'"),
         ((EXAMPLE / "mlp.toml", "--workers", 0), "0 workers asked for"),

@@ -14,8 +14,9 @@ from mkport.errors import UserError
 from mkport.machines.host.build import compiler
 from mkport.port.chain import read_chain
 from mkport.port.chain_check import check_chain
+from mkport.port.chain_file import chain_text
 from mkport.port.port import port_file
-from mkport.port.several import chain_text, dependencies, host_launches
+from mkport.port.several import dependencies, host_launches
 from mkport.testing.parts import load_file
 
 GALLERY = Path(__file__).parents[2] / "docs/gallery"
@@ -82,7 +83,7 @@ def test_every_kind_of_conflict_within_one_host_function(tmp_path: Path) -> None
         (0, 3, "b", "overwrites what it wrote"),
     }  # fmt: skip
     text = chain_text(path, launches[:4])
-    assert 'args = { y = "c", grid_x = <blocks> }' in text and 'label = "second 2"' in text
+    assert 'args = { y = "c", grid_x = 1 }' in text and 'label = "second 2"' in text
     assert 'x = "b", y = "a", n = 4' in text
     tensors = tomllib.loads(re.sub(r"<\w+>", "1", text))["tensors"]
     assert {name: tensor.get("kind") for name, tensor in tensors.items()} == {
@@ -133,8 +134,8 @@ def test_ported_ops_are_one_verified_megakernel(tmp_path: Path) -> None:
             f'{name} = {{ dtype = "f32", shape = [<size>]',
             f'{name} = {{ dtype = "f32", shape = [{size}]',
         )
-    partial = partial.replace("grid_x = <blocks>", f"grid_x = 2, grid_y = {m}, grid_z = {splits}")
-    text = f"{partial}splitk_reduce{joined.replace('<blocks>', '7')}"
+    partial = partial.replace("grid_x = <(N + 63) / 64>", "grid_x = 2")
+    text = f"{partial}splitk_reduce{joined.replace('<(M * N + 63) / 64>', '7')}"
     for name, value in {"<M>": m, "<N>": n, "<K>": k, "<splits>": splits}.items():
         text = text.replace(name, str(value))
     path = tmp_path / "split_k.toml"
