@@ -375,7 +375,8 @@ python docs/gallery/gallery.py                                     # this page
 ```
 
 `split_k.cu` launches two kernels in order. `mkport port split_k.cu --launches` ports each, and
-makes one verified megakernel of the two ([how](../how-to/own_kernels.md#2-several-kernels-of-one-file)).
+makes one verified megakernel of the two
+([how](../how-to/own_kernels.md#2-several-kernels-of-one-file)).
 `paged_attention.cu` holds several kernels too, whose host code is elsewhere.
 
 What is refused, and with which words, is in [refusals](../refusals/README.md).
