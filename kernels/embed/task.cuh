@@ -5,7 +5,7 @@ struct embed : MkBody {
     enum { WIDTH = 16 / sizeof(mk_weight) };
     const mk_weight* row = a.table + int64_t(mk_load_coherent(a.tokens + tile)) * a.k;
 #pragma unroll 1
-    for (int i = mk_thread() * WIDTH; i < a.k; i += MK_COMPUTERS * WIDTH) {
+    for (int i = mk_thread_here() * WIDTH; i < a.k; i += MK_COMPUTERS * WIDTH) {
       const mk_word4 x = mk_load_immutable16(row + i);
       widen(a.y + int64_t(tile) * a.k + i, x, row);
     }

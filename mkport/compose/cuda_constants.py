@@ -14,9 +14,10 @@ WAIT_KINDS = (
     "partials, join slot",
     "record, box",
     "box to be free, box",
+    "compute warps to leave, box",
 )
 _KIND_NAMES = (
-    "NOTHING COUNTER FREE_CHUNK FULL_CHUNK FREE_STAGE STAGED FREE_JOIN JOINED BOX FREE_BOX"
+    "NOTHING COUNTER FREE_CHUNK FULL_CHUNK FREE_STAGE STAGED FREE_JOIN JOINED BOX FREE_BOX COMPUTED"
 ).split()
 
 ROW_BYTES = 2048  # of one weight row in a ring chunk; what an op's slices of k are cut by

@@ -16,6 +16,8 @@ from mkport.machines.cpu.machine import Stuck
 from mkport.machines.host.build import HostFault
 from mkport.machines.host.machine import HostMachine
 from mkport.plan import Graph, Schedule, deal
+from mkport.testing import tiny
+from mkport.testing.sanitize import composed
 from tests.cuda.worlds import NODES, TOKENS, TWICE, WIDTH, chain, run_chain
 
 pytestmark = pytest.mark.usefixtures("host")
@@ -303,3 +305,17 @@ def test_a_planted_fault_is_found(name: str) -> None:
     else:
         assert complaint is None
         assert machine.tensors["ab"[(NODES - 1) % 2]].tobytes() != right
+
+
+def test_an_mbarrier_whose_last_phase_nobody_saw_is_not_met_again() -> None:
+    """A rule of PTX that hardware does not enforce; NVIDIA's synccheck calls it a missing wait."""
+    graph, program = composed("llama", None)
+    look = (
+        "role.guard.wait(role.shared.computed + place, r / MK_BOXES & 1, MK_WAIT_COMPUTED, place);"
+    )
+    assert program.source.count(look) == 1
+    blind = replace(program, source=program.source.replace(look, ""))
+    given = tiny.fill(graph, tiny.SHAPE, np.random.default_rng(0))
+    machine = HostMachine(blind, deal(graph, 3, "strided"), given)
+    with pytest.raises(HostFault, match="nobody has looked"):
+        machine.step()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mkport.compose.cuda import CudaProgram
 from mkport.engine.bench import gpu_decode, gpu_host, gpu_sampling
 from mkport.engine.bench.gpu_decode import built, check_alone, checked, read_bytes
 from mkport.engine.bench.gpu_inputs import lengths_of, shape_of, step_inputs
@@ -20,7 +21,7 @@ from mkport.machines.cuda.layout import stage_bytes
 from mkport.machines.host.machine import SHARED_BYTES, HostMachine
 from mkport.models import family_of, parse_config
 from mkport.models.sizes import TINY
-from mkport.plan import Graph
+from mkport.plan import Graph, Schedule
 from mkport.testing import tiny
 from tests.engine.checkpoints import one_program
 
@@ -42,16 +43,23 @@ RAGGED = {
 }
 
 
+def ragged(text: str, workers: int) -> tuple[Schedule, CudaProgram, dict[str, np.ndarray]]:
+    """A step of sequences of these lengths, each at its last position."""
+    lengths = lengths_of(text)
+    config, family = parse_config(FIELDS), family_of(FIELDS)
+    shape = shape_of(lengths, stage_bytes(SHARED_BYTES))
+    graph, schedule, program = built(config, family, shape, workers)
+    given = tiny.held(graph, shape.context, np.random.default_rng(0))
+    return schedule, program, given | step_inputs(graph, shape, config.vocab, lengths)
+
+
 @pytest.mark.usefixtures("host")
 @pytest.mark.parametrize("name", RAGGED)
 def test_rows_of_any_length_have_the_bits_that_they_have_alone(name: str) -> None:
-    lengths = lengths_of(RAGGED[name])
+    schedule, program, given = ragged(RAGGED[name], 3)
     config, family = parse_config(FIELDS), family_of(FIELDS)
-    shape = shape_of(lengths, stage_bytes(SHARED_BYTES))
-    graph, schedule, program = built(config, family, shape, 3)
-    given = tiny.held(graph, shape.context, np.random.default_rng(0))
-    inputs = step_inputs(graph, shape, config.vocab, lengths)
-    machine = HostMachine(program, schedule, given | inputs)
+    shape = shape_of(lengths_of(RAGGED[name]), stage_bytes(SHARED_BYTES))
+    machine = HostMachine(program, schedule, given)
     logits = checked(machine, runs=2)
     assert check_alone(machine, logits, config, family, shape, HostMachine) == [0, 7]
     logits[7, 3] = np.nextafter(logits[7, 3], 9, dtype=np.float32)

@@ -1,5 +1,5 @@
-"""The host build under the address and undefined-behaviour sanitizers, each in its own process; on
-a GPU, small steps under NVIDIA's sanitizer."""
+"""The host build under the sanitizers of addresses, undefined behaviour and data races, each in its
+own process; on a GPU, small steps under NVIDIA's sanitizer."""
 
 import os
 import re
@@ -27,22 +27,29 @@ program = replace(program, source=program.source.replace(before, after))
 HostMachine(program, schedule, given, sanitize="address,undefined").step()
 print("finished")
 """
+SLOW = pytest.mark.slow
+CASES, RACED = sanitize.CASES, sanitize.FAULTS["racecheck"]
 STORE = "mk_store(a.y + at + int64_t(i) * a.n, y.v[i]);"
 
 
-def run(change: tuple[str, str]) -> subprocess.CompletedProcess[str]:
+def libraries(*names: str) -> str:
+    """The compiler's runtimes of sanitizers, to be loaded first."""
     cxx = compiler()
     if cxx is None or "g++" not in Path(cxx).name or sys.platform != "linux":
         pytest.skip("needs g++ on Linux")
-    libraries = []
-    for name in ("libasan.so", "libubsan.so"):
-        found = subprocess.run([cxx, f"-print-file-name={name}"], capture_output=True, text=True)
-        path = found.stdout.strip()
+    found = []
+    for name in names:
+        asked = subprocess.run([cxx, f"-print-file-name={name}"], capture_output=True, text=True)
+        path = asked.stdout.strip()
         if not Path(path).is_absolute():
             pytest.skip(f"g++ has no {name}")
-        libraries.append(path)
+        found.append(path)
+    return " ".join(found)
+
+
+def run(change: tuple[str, str]) -> subprocess.CompletedProcess[str]:
     settings = {
-        "LD_PRELOAD": " ".join(libraries),
+        "LD_PRELOAD": libraries("libasan.so", "libubsan.so"),
         "ASAN_OPTIONS": "detect_leaks=0",
         "PYTHONMALLOC": "malloc",
     }
@@ -68,6 +75,71 @@ def test_undefined_behaviour_is_found() -> None:
     done = run((STORE, STORE.replace("y.v[i]", "y.v[i] + float((2147483647 - 95 + a.n) >> 31)")))
     assert "finished" not in done.stdout
     assert "runtime error: signed integer overflow" in done.stderr
+
+
+RACES = """
+import numpy as np
+from dataclasses import replace
+from mkport.machines.host.machine import HostMachine
+from mkport.plan import deal
+from mkport.testing import sanitize, tiny
+from tests.cuda.worlds import chain
+case, before, after = {given!r}
+if case == "chain":
+    schedule, program, given = chain(2)
+elif case == "ring":  # keys and values come through the ring too
+    from tests.cuda.test_long_steps import ragged
+    schedule, program, given = ragged("700,65,5", 2)
+else:
+    graph, program = sanitize.composed(case, None)
+    schedule = deal(graph, 3, "strided")
+    given = tiny.fill(graph, tiny.SHAPE, np.random.default_rng(0))
+assert program.source.count(before) == 1
+program = replace(program, source=program.source.replace(before, after))
+HostMachine(program, schedule, given, sanitize="thread").step()
+print("finished")
+"""
+READ = "mk_sync_warp();  // all have read what one will write; a vote orders no memory"
+
+
+def races(case: str, before: str = READ, after: str = READ) -> str:
+    """What ThreadSanitizer says of a case whose text was changed: accesses of a worker's threads,
+    or of two workers, to shared or to global memory, that nothing orders which would on a GPU."""
+    settings = {
+        "LD_PRELOAD": libraries("libtsan.so"),
+        "TSAN_OPTIONS": "exitcode=0 report_thread_leaks=0 history_size=4",
+    }
+    fixed = (
+        [arch, "-R"] if (arch := shutil.which("setarch")) else []
+    )  # addresses that it can shadow
+    done = subprocess.run(
+        [*fixed, sys.executable, "-c", RACES.format(given=(case, before, after))],
+        cwd=ROOT, env=os.environ | settings, capture_output=True, text=True, timeout=400,
+    )  # fmt: skip
+    if "unexpected memory mapping" in done.stderr or "Operation not permitted" in done.stderr:
+        pytest.skip("ThreadSanitizer does not run here")
+    assert done.stdout == "finished\n", done.stderr[-3000:]
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    "case", ["chain", *(pytest.param(case, marks=SLOW) for case in ("ring", *CASES))]
+)
+def test_nothing_races(case: str) -> None:
+    said = races(case)
+    assert "ThreadSanitizer" not in said, said[:3000]
+
+
+@pytest.mark.parametrize(
+    ("case", "before", "after", "where"),
+    [
+        ("chain", READ, "", "MkLoad::claim"),
+        pytest.param("cohere2_moe", RACED.before, RACED.after, "MkCompute::sum", marks=SLOW),
+    ],
+)
+def test_a_race_is_found(case: str, before: str, after: str, where: str) -> None:
+    said = races(case, before, after)
+    assert "ThreadSanitizer: data race" in said and where in said
 
 
 @pytest.mark.parametrize("tool", sanitize.TOOLS)

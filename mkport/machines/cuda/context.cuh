@@ -173,6 +173,7 @@ struct MkLoad {
       room += taken[which];
       ring.guard->dead = mk_warp_any(ring.guard->dead);  // the lanes stay together
       if (ring.guard->dead) return ring.base;
+      mk_sync_warp();  // all have read what one will write; a vote orders no memory
       freed++;
     }
     room -= need;

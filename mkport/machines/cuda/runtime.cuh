@@ -45,7 +45,7 @@ struct MkShared {
     }
     for (int i = 0; i < MK_BOXES; i++) {
       mk_barrier_init(box_full + i, 1);
-      mk_barrier_init(box_empty + i, 1 + MK_COMPUTE_WARPS);  // the storer, and who is still reading
+      mk_barrier_init(box_empty + i, 1);
       mk_barrier_init(staged + i, MK_STAGERS);
       mk_barrier_init(computed + i, MK_COMPUTE_WARPS);
     }

@@ -72,11 +72,11 @@ MK_DEVICE inline void mk_loader(const MkLaunch& launch) {
       return;
     }
     role.leave(load.ring);
+    role.keep();  // all lanes have read what one writes now
     if (mk_lane() == 0) {
       progress.freed = load.freed;
       progress.taken = launch.ring_bytes - load.room;
     }
-    role.keep();
   }
 }
 
@@ -126,10 +126,13 @@ MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
 
 // An op of its own: all compute warps have all its tiles.
 MK_DEVICE inline void mk_compute_record(const MkBox& box, MkRole& role, MkCompute& compute) {
-  const MkParts parts = mk_parts(box);
 #pragma unroll 1
-  for (int i = 0; i < parts.count(); i++) {
+  for (;;) {  // all is read again from shared memory: bodies need the registers
+    const MkParts parts = mk_parts(box);
+    const int i = role.tile - role.shared.progress[mk_warp()].tile;
+    if (i >= parts.count()) break;
     const int slot = role.tile % MK_JOIN_SLOTS;
+    compute.arena = role.stage_buffer(box);
     role.guard.wait(role.shared.join_free + slot, (role.tile / MK_JOIN_SLOTS & 1) ^ 1,
                     MK_WAIT_FREE_JOIN, slot);
     compute.partial = role.shared.partials[slot][mk_warp()];
@@ -174,10 +177,8 @@ MK_DEVICE inline void mk_computer(const MkLaunch& launch) {
     }
     role.leave(compute.ring);
     role.keep();
-    if (mk_lane() == 0) {
-      mk_barrier_arrive(role.shared.computed + place);
-      mk_barrier_arrive(role.shared.box_empty + place);
-    }
+    r = role.shared.progress[mk_warp()].record;  // read again: bodies need the registers
+    if (mk_lane() == 0) mk_barrier_arrive(role.shared.computed + r % MK_BOXES);
   }
 }
 
@@ -214,7 +215,10 @@ MK_DEVICE inline void mk_storer(const MkLaunch& launch) {
         mk_signal_counter(role.launch.counters + int64_t(counter) * MK_COUNTER_STRIDE,
                           box.words[MK_SIGNAL + 1]);
       role.stamp(r, 2);
-      mk_barrier_arrive(role.shared.box_empty + r % MK_BOXES);
+      // the compute warps read the box until then; and somebody must look before they arrive again
+      const int place = r % MK_BOXES;
+      role.guard.wait(role.shared.computed + place, r / MK_BOXES & 1, MK_WAIT_COMPUTED, place);
+      mk_barrier_arrive(role.shared.box_empty + place);
     }
   }
 }

@@ -38,7 +38,10 @@ inline int mk_warp() { return mk_host::warp->index; }
 inline int mk_lane() { return mk_host::lane; }
 inline int mk_worker() { return mk_host::world->first_block + mk_host::warp->worker; }
 inline char* mk_shared() { return mk_host::world->workers[mk_host::warp->worker].shared; }
-inline int64_t mk_now_ns() { return ++mk_host::world->ticks; }  // counts its reads
+inline int64_t mk_now_ns() {  // counts its reads
+  mk_host::Quiet quiet;
+  return ++mk_host::world->ticks;
+}
 
 // Arithmetic.
 
@@ -146,7 +149,9 @@ inline uint32_t mk_transpose(uint32_t pair) {
 // Within a warp.
 
 inline void mk_sync_warp() {
+  mk_host::leaving(mk_host::warp);
   mk_host::meet("sync_warp", nullptr, [](void**) {});
+  mk_host::entered(mk_host::warp);
 }
 template <class T>
 T mk_exchange(const char* name, T x, int lane) {
@@ -208,7 +213,9 @@ inline uint32_t mk_warp_min(uint32_t x) { return mk_extreme<false>("warp_min", x
 // Within a block.
 
 inline bool mk_barrier_any(int id, int threads, bool p) {
+  mk_host::Quiet quiet;
   mk_host::Named& n = mk_host::world->workers[mk_host::warp->worker].named[id];
+  mk_host::leaving(&n);
   if (n.met && n.threads != threads)
     mk_host::fault("named barrier %d is met by %d threads here, by %d elsewhere", id, threads,
                    n.threads);
@@ -218,6 +225,7 @@ inline bool mk_barrier_any(int id, int threads, bool p) {
     n.result = n.any;
     n.met = 0;
     n.generation++;
+    mk_host::entered(&n);
     return n.result;
   }
   mk_host::Lane& l = mk_host::self();
@@ -225,14 +233,19 @@ inline bool mk_barrier_any(int id, int threads, bool p) {
   l.id = id;
   l.generation = n.generation;
   mk_host::leave();
+  mk_host::entered(&n);
   return n.result;
 }
 inline void mk_named_barrier(int id, int threads) { mk_barrier_any(id, threads, false); }
 inline void mk_sync_block() { mk_barrier_any(0, mk_host::world->threads, false); }
-inline void mk_set_bits(uint32_t* word, uint32_t bits) { *word |= bits; }
+inline void mk_set_bits(uint32_t* word, uint32_t bits) {
+  mk_host::Quiet quiet;
+  *word |= bits;
+}
 
 inline int32_t mk_take(int32_t* p, int32_t x) {
   mk_host::maybe_leave();
+  mk_host::Quiet quiet;
   const int32_t old = *p;
   *p = old + x;
   return old;
@@ -280,11 +293,13 @@ struct MkWatch {
 };
 inline bool mk_wait_counter(const int32_t* counter, int32_t wanted, const MkWatch& watch,
                             int32_t& seen) {
+  mk_host::Quiet quiet;
   mk_host::Lane& l = mk_host::self();
   l.wait = mk_host::Wait::counter;
   l.where = counter;
   l.wanted = wanted;
   mk_host::leave();
+  mk_host::entered(counter);
   seen = *counter;
   if (int32_t(uint32_t(seen) - uint32_t(wanted)) >= 0) return true;
   *watch.abort = 1;
@@ -292,6 +307,8 @@ inline bool mk_wait_counter(const int32_t* counter, int32_t wanted, const MkWatc
 }
 inline void mk_signal_counter(int32_t* counter, int32_t amount) {
   mk_host::maybe_leave();
+  mk_host::Quiet quiet;
+  mk_host::leaving(counter);
   *counter = int32_t(uint32_t(*counter) + uint32_t(amount));
 }
 
@@ -299,25 +316,34 @@ inline mk_host::Mbarrier& mk_look(mk_barrier* b) {
   return *reinterpret_cast<mk_host::Mbarrier*>(b);
 }
 inline void mk_barrier_init(mk_barrier* b, int arrivals) {
+  mk_host::Quiet quiet;
   mk_host::Mbarrier& m = mk_look(b);
   m.arrivals = m.pending = arrivals;
   m.bytes = mk_host::kNoBytes;
   m.phase = 0;
-  m.alive = 1;
+  m.alive = m.seen = 1;
 }
 inline void mk_barrier_arrive(mk_barrier* b) {
   mk_host::maybe_leave();
+  mk_host::Quiet quiet;
+  mk_host::leaving(b);
   mk_host::Mbarrier& m = mk_look(b);
   if (m.pending == 0) mk_host::fault("an mbarrier was met by more than its %d", int(m.arrivals));
+  if (!m.seen && !mk_host::world->aborted)  // a rule of PTX
+    mk_host::fault("an mbarrier is met again, but nobody has looked whether its last phase was over");
   m.pending--;
   mk_host::advance(m);
 }
 inline bool mk_barrier_test(mk_barrier* b, int parity) {
-  return mk_host::over(mk_look(b), parity);
+  mk_host::Quiet quiet;
+  const bool over = mk_host::look(mk_look(b), parity);
+  if (over) mk_host::entered(b);
+  return over;
 }
 inline bool mk_barrier_wait(mk_barrier* b, int parity, const MkWatch&) {
+  mk_host::Quiet quiet;
   mk_host::Lane& l = mk_host::self();
-  if (mk_host::over(mk_look(b), parity)) {
+  if (mk_barrier_test(b, parity)) {
     mk_host::maybe_leave();
     return true;
   }
@@ -325,7 +351,7 @@ inline bool mk_barrier_wait(mk_barrier* b, int parity, const MkWatch&) {
   l.where = b;
   l.id = parity;
   mk_host::leave();
-  return mk_host::over(mk_look(b), parity);
+  return mk_barrier_test(b, parity);
 }
 
 // The ring.
@@ -336,6 +362,7 @@ inline void mk_fence_async() {}
 inline uint64_t mk_ring_policy() { return 0; }
 inline void mk_ring_expect(mk_barrier* full, int bytes) {
   if (mk_lane() == 0) {
+    mk_host::Quiet quiet;
     mk_look(full).bytes += bytes;
     mk_barrier_arrive(full);
   }
@@ -346,6 +373,8 @@ inline void mk_ring_copy(mk_barrier* full, char* target, const void* from, int b
   if ((reinterpret_cast<uintptr_t>(target) | reinterpret_cast<uintptr_t>(source) | bytes) % 16)
     mk_host::fault("a ring copy's addresses and size are multiples of 16 bytes");
   memset(target, 0xff, bytes);  // NaN until the copy has ended
+  mk_host::Quiet quiet;
+  mk_host::leaving(full);
   mk_host::world->workers[mk_host::warp->worker].copies.push_back(
       {target, source, bytes, &mk_look(full)});
 }
@@ -371,6 +400,7 @@ inline void mk_ring_box(mk_barrier* full, char* to, const char* map, int block, 
       }
 }
 inline void mk_ring_drain(mk_barrier* full, int parity) {
+  mk_host::Quiet quiet;
   while (!mk_host::over(mk_look(full), parity)) {
     mk_host::world->preempted = true;
     mk_host::leave();

@@ -15,13 +15,16 @@ namespace mk_host {
 constexpr int kLanes = 32;
 constexpr int kNamed = 16;
 
-// An mbarrier in its 8 bytes: arrivals and bytes that the running phase still waits for.
+// An mbarrier in its 8 bytes: arrivals and bytes that the running phase still waits for, and whether
+// anybody has seen that the one before it is over, which must be before the next arrival.
 struct Mbarrier {
-  uint64_t arrivals : 16;
-  uint64_t pending : 16;
+  uint64_t arrivals : 15;
+  uint64_t pending : 15;
+  uint64_t seen : 1;
   uint64_t bytes : 30;  // announced and not yet copied, plus kNoBytes
   uint64_t phase : 1;
   uint64_t alive : 1;
+  uint64_t : 1;
 };
 static_assert(sizeof(Mbarrier) == 8, "an mbarrier is 8 bytes");
 constexpr uint64_t kNoBytes = 1 << 29;
@@ -122,6 +125,7 @@ inline void leave(bool last = false) {
 
 // A place where another warp may run first.
 inline void maybe_leave() {
+  Quiet quiet;
   if (world->roll(16) == 0) {
     world->preempted = true;
     leave();
@@ -145,6 +149,7 @@ inline void maybe_leave() {
 // All 32 lanes meet; the last one does `all` with what each has given.
 template <class All>
 void meet(const char* what, void* given, All all) {
+  Quiet quiet;
   Warp& w = *warp;
   if (w.live < kLanes) fault("%s in a warp that lanes have left", what);
   if (w.met && strcmp(w.meeting, what) != 0)
@@ -175,6 +180,7 @@ inline bool end_meeting(Group& g) {
 // The lanes in `mask` meet, but for those that have ended; the last one does `act` with what each
 // has given. `line` says where the call is, 0 where nobody knows.
 inline void meet_some(uint32_t mask, const char* what, int line, void* given, Act act) {
+  Quiet quiet;
   Warp& w = *warp;
   if (!(mask >> lane & 1)) fault("%s with the mask %08x, which leaves out the caller", what, mask);
   Group* group = nullptr;
@@ -197,11 +203,16 @@ inline void meet_some(uint32_t mask, const char* what, int line, void* given, Ac
 }
 
 inline bool over(const Mbarrier& b, int parity) { return static_cast<int>(b.phase) != parity; }
+inline bool look(Mbarrier& b, int parity) {
+  if (over(b, parity)) b.seen = 1;
+  return over(b, parity);
+}
 
 inline void advance(Mbarrier& b) {
   if (b.pending == 0 && b.bytes == kNoBytes) {
     b.phase ^= 1;
     b.pending = b.arrivals;
+    b.seen = 0;
   }
 }
 
@@ -226,6 +237,7 @@ inline void finish_copy(Worker& worker, size_t place) {
   const Copy copy = worker.copies[place];
   worker.copies.erase(worker.copies.begin() + place);
   memcpy(copy.to, copy.from, copy.bytes);
+  leaving(copy.barrier);
   copy.barrier->bytes -= copy.bytes;
   advance(*copy.barrier);
 }
@@ -347,12 +359,16 @@ inline void start_lane() {
   __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
 #endif
   world->kernel(world->args);
-  self().wait = Wait::done;
-  if (warp->met) fault("a lane ends while others wait in the warp for %s", warp->meeting);
-  warp->live--;
-  warp->present &= ~(1u << lane);
-  for (Group& g : warp->groups) end_meeting(g);
-  if (world->ended) world->ended();
+  {
+    Quiet quiet;
+    self().wait = Wait::done;
+    if (warp->met) fault("a lane ends while others wait in the warp for %s", warp->meeting);
+    warp->live--;
+    warp->present &= ~(1u << lane);
+    for (Group& g : warp->groups) end_meeting(g);
+    if (world->ended) world->ended();
+  }
+  leaving(world);
   leave(true);
 }
 
@@ -360,8 +376,12 @@ inline void start_lane() {
 // 0: done; 1: a deadlock that every thread could leave; 2: a fault. `message` says which.
 inline int launch(void (*kernel)(void**), void** args, int blocks, int together, int threads,
                   uint64_t seed, char* shared, size_t shared_bytes, char* message, size_t size) {
+  Quiet quiet;
   World here;
   world = &here;
+#if MK_TSAN
+  here.scheduler.known = __tsan_get_current_fiber();
+#endif
   here.kernel = kernel, here.args = args, here.threads = threads, here.blocks = blocks;
   here.dice = seed * 0x9e3779b97f4a7c15ull + 0x1234567;
   const size_t stacks = size_t(together) * threads * kStack;
@@ -390,6 +410,12 @@ inline int launch(void (*kernel)(void**), void** args, int blocks, int together,
       }
     }
     schedule();
+    entered(world);
+#if MK_TSAN
+    for (Worker& worker : here.workers)
+      for (Warp& w : worker.warps)
+        for (Lane& l : w.lanes) __tsan_destroy_fiber(l.fiber.known);
+#endif
   }
   munmap(memory, stacks);
   snprintf(message, size, "%s", (here.fault.empty() ? here.message : here.fault).c_str());
