@@ -147,7 +147,15 @@ class Scanned:
         self._check_names()
         helpers = [item.name for item in self.reached if item.kind == "function"
                    and item != self.seen]  # fmt: skip
-        step.say(f"It reaches {len(self.reached) - 1} other pieces of the file"
+        others = len(self.reached) - 1  # functions, types and constants
+        told = (
+            f"{others} other parts"
+            if others > 1
+            else "one other part"
+            if others
+            else "nothing else"
+        )
+        step.say(f"It uses {told} of the file"
                  + (f"; functions {', '.join(helpers)}." if helpers else "."))  # fmt: skip
 
     def _builtins_are_theirs(self) -> None:
