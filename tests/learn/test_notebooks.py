@@ -85,7 +85,8 @@ def test_the_address_is_where_the_clone_came_from(
 
 
 def _run(folder: Path, files: list[str]) -> None:
-    """Executes notebooks of a folder, each in a kernel of its own."""
+    """Executes notebooks of a folder, each in a kernel of its own. Their code is the scripts', which
+    `test_recipes` runs: what differs is the kernel around it, its event loop, pictures."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbmake"]
     command += ["--nbmake-timeout=600", "--rootdir", str(folder), *files]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -99,5 +100,11 @@ def _run(folder: Path, files: list[str]) -> None:
     assert done.returncode == 0, done.stdout[-4000:]
 
 
+def test_pictures_and_servers_run_in_a_kernel(tmp_path: Path) -> None:
+    files = [file.name for file in make(tmp_path)]
+    _run(tmp_path, [files[0], files[12]])
+
+
+@pytest.mark.slow
 def test_they_run(tmp_path: Path) -> None:
     _run(tmp_path, [file.name for file in make(tmp_path)])
