@@ -80,13 +80,19 @@ def test_undefined_behaviour_is_found() -> None:
 RACES = """
 import numpy as np
 from dataclasses import replace
+from mkport.declare import RECORD
 from mkport.machines.host.machine import HostMachine
 from mkport.plan import deal
 from mkport.testing import sanitize, tiny
 from tests.cuda.worlds import chain
 case, before, after = {given!r}
-if case == "chain":
+if case.startswith("chain"):
     schedule, program, given = chain(2)
+    if "waits for nobody" in case:
+        lists = [records.copy() for records in schedule.lists]
+        at = RECORD["waits"].first
+        next(r for records in lists for r in records if r[at] >= 0)[at] = -1
+        schedule = replace(schedule, lists=tuple(lists))
 elif case == "ring":  # keys and values come through the ring too
     from tests.cuda.test_long_steps import ragged
     schedule, program, given = ragged("700,65,5", 2)
@@ -134,8 +140,10 @@ def test_nothing_races(case: str) -> None:
     ("case", "before", "after", "where"),
     [
         ("chain", READ, "", "MkLoad::claim"),
+        ("chain whose second record waits for nobody", READ, READ, "mk_store<float>"),
         pytest.param("cohere2_moe", RACED.before, RACED.after, "MkCompute::sum", marks=SLOW),
     ],
+    ids=["between lanes", "between workers", "between warps"],
 )
 def test_a_race_is_found(case: str, before: str, after: str, where: str) -> None:
     said = races(case, before, after)

@@ -414,7 +414,8 @@ inline int launch(void (*kernel)(void**), void** args, int blocks, int together,
 #if MK_TSAN
     for (Worker& worker : here.workers)
       for (Warp& w : worker.warps)
-        for (Lane& l : w.lanes) __tsan_destroy_fiber(l.fiber.known);
+        for (Lane& l : w.lanes)
+          if (l.wait == Wait::done) __tsan_destroy_fiber(l.fiber.known);
 #endif
   }
   munmap(memory, stacks);
