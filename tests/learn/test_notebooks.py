@@ -85,7 +85,7 @@ def test_the_address_is_where_the_clone_came_from(
 
 
 def _run(folder: Path, files: list[str]) -> None:
-    """Executes notebooks of a folder, each in a kernel of its own. Their code is the scripts', which
+    """Executes notebooks of a folder, each in a kernel of its own. Their code is the scripts' that
     `test_recipes` runs: what differs is the kernel around it, its event loop, pictures."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbmake"]
     command += ["--nbmake-timeout=600", "--rootdir", str(folder), *files]
