@@ -1,31 +1,36 @@
-// The softmax of each row, as anybody might write it: a block a row, sums in shared memory.
+// Odds of a linear classifier, as anybody might write it: scores = w x, then their softmax.
 #define THREADS 128
 
-__global__ void softmax(const float* __restrict__ x, float* __restrict__ y, int columns) {
-  __shared__ float part[THREADS];
-  const float* row = x + blockIdx.x * columns;
-  float largest = -INFINITY;
-  for (int i = threadIdx.x; i < columns; i += THREADS) largest = fmaxf(largest, row[i]);
-  part[threadIdx.x] = largest;
-  __syncthreads();
-  for (int n = THREADS / 2; n > 0; n /= 2) {
-    if (threadIdx.x < n) part[threadIdx.x] = fmaxf(part[threadIdx.x], part[threadIdx.x + n]);
-    __syncthreads();
-  }
-  largest = part[0];
-  __syncthreads();
-  float sum = 0.0f;
-  for (int i = threadIdx.x; i < columns; i += THREADS) sum += expf(row[i] - largest);
-  part[threadIdx.x] = sum;
+__device__ float sum_of_block(float mine, float* part) {
+  part[threadIdx.x] = mine;
   __syncthreads();
   for (int n = THREADS / 2; n > 0; n /= 2) {
     if (threadIdx.x < n) part[threadIdx.x] += part[threadIdx.x + n];
     __syncthreads();
   }
-  for (int i = threadIdx.x; i < columns; i += THREADS)
-    y[blockIdx.x * columns + i] = expf(row[i] - largest) / part[0];
+  return part[0];
 }
 
-void launch(const float* x, float* y, int rows, int columns) {
-  softmax<<<rows, THREADS>>>(x, y, columns);
+// A block a row of w [classes, columns].
+__global__ void linear(const float* w, const float* x, float* scores, int columns) {
+  __shared__ float part[THREADS];
+  float mine = 0.0f;
+  for (int i = threadIdx.x; i < columns; i += THREADS) mine += w[blockIdx.x * columns + i] * x[i];
+  float sum = sum_of_block(mine, part);
+  if (threadIdx.x == 0) scores[blockIdx.x] = sum;
+}
+
+__global__ void softmax(const float* scores, float* odds, int classes) {
+  __shared__ float part[THREADS];
+  float largest = scores[0], mine = 0.0f;
+  for (int i = 1; i < classes; i++) largest = fmaxf(largest, scores[i]);
+  for (int i = threadIdx.x; i < classes; i += THREADS) mine += expf(scores[i] - largest);
+  float sum = sum_of_block(mine, part);
+  for (int i = threadIdx.x; i < classes; i += THREADS) odds[i] = expf(scores[i] - largest) / sum;
+}
+
+void classify(const float* w, const float* x, float* scores, float* odds, int classes,
+              int columns) {
+  linear<<<classes, THREADS>>>(w, x, scores, columns);
+  softmax<<<1, THREADS>>>(scores, odds, classes);
 }

@@ -70,7 +70,9 @@ def command(
 
     stage("Standalone kernels against their oracles", stages.standalone)
     stage("Each ported task beside its standalone kernel", lambda: stages.ported(out / "diffs"))
-    stage("An ordinary CUDA file, ported", lambda: stages.brought(out / "ops"))
+    stage(
+        "A file of ordinary CUDA kernels, ported and made one", lambda: stages.brought(out / "cuda")
+    )
     with ExitStack() as stack:
         decoders = []
 

@@ -27,8 +27,15 @@ from mkport.verify import verify
 
 PROBE = "The quick brown fox jumps over the lazy dog, and the moon"  # a few tokens for the step
 TRACED_STEPS = 16
-KERNEL = Path(__file__).with_name("demo.cu")
-SIZES = ("x=f32[6,200]", "y=f32[6,200]", "columns=200")
+KERNELS = Path(__file__).with_name("demo.cu")
+SIZES = (
+    "w=f32[40,200]",
+    "x=f32[200]",
+    "scores=f32[40]",
+    "odds=f32[40]",
+    "classes=40",
+    "columns=200",
+)
 NO_TORCH = f"PyTorch, which the oracles are written in, is not installed; {install('oracle')}"
 
 
@@ -57,26 +64,29 @@ def ported(folder: Path) -> Outcome:
 
 
 def brought(folder: Path) -> Outcome:
-    """A CUDA file that knows nothing of mkport, ported into `folder`; where there is a C++ compiler
-    it and its port are run on the CPU, and their bits compared."""
+    """A CUDA file that knows nothing of mkport, its kernels ported and made one. Where there is a
+    C++ compiler, the CPU runs its launches and that kernel, and their bits are compared."""
     if importlib.util.find_spec("tree_sitter_cuda") is None:
         return Outcome("skipped", f"CUDA source cannot be read here; {install('port')}")
-    from mkport.port.port import port_file
+    from mkport.port.launched import port_launches
+    from mkport.port.several import host_launches
 
     with progress("porting"):
-        report = port_file(
-            KERNEL, arguments=SIZES, grid=(6, 1, 1), out=folder, run=compiler() is not None,
+        made = port_launches(
+            KERNELS, host_launches(KERNELS), SIZES, out=folder, run=compiler() is not None,
             compile=False,
         )  # fmt: skip
-    if report.op is None:
-        return Outcome("FAILED", "; ".join(str(finding) for finding in report.findings))
-    changed = report.steps[STEPS.index("emit")].lines[0]
-    bits = (
-        "the same bits as the file itself, in shuffled orders of threads, tiles and workers"
-        if report.ran
+    if made.verdict != "ported":
+        findings = [*made.findings, *(f for one in made.reports.values() for f in one.findings)]
+        return Outcome("FAILED", "; ".join(map(str, findings)))
+    emit = STEPS.index("emit")
+    kernels = "; ".join(f"{name}: {one.steps[emit].lines[0]}" for name, one in made.reports.items())
+    joined = (
+        "one kernel of both, verified, has the bits of their launches, with 1, 3 and 7 workers"
+        if made.same
         else "not run: there is no C++ compiler"
     )
-    return Outcome("ok", f"{KERNEL.name}: {changed}; {bits}", (folder / report.op.name,))
+    return Outcome("ok", f"{kernels}\n   {joined}", (folder,))
 
 
 def composed(decoder: Decoder, file: Path) -> Outcome:

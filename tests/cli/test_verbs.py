@@ -259,7 +259,7 @@ def ported_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mkport.cli.stages.brought", lambda folder: Outcome("ok", "ported"))
 
 
-def test_the_demo_s_kernel_is_not_read_without_what_reads_it(
+def test_the_demo_s_kernels_are_not_read_without_what_reads_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -268,14 +268,15 @@ def test_the_demo_s_kernel_is_not_read_without_what_reads_it(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_demo_s_kernel_is_ported_without_a_compiler(
+def test_the_demo_s_kernels_are_ported_without_a_compiler(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("mkport.cli.stages.compiler", lambda: None)
     outcome = brought(tmp_path / "ops")
-    assert outcome.verdict == "ok" and "2 lines changed or gone, 2 in their place" in outcome.text
-    assert "no C++ compiler" in outcome.text
-    assert (tmp_path / "ops" / "softmax" / "op.py").is_file()
+    assert outcome.verdict == "ok" and "no C++ compiler" in outcome.text
+    for kernel in ("linear", "softmax"):
+        assert f"{kernel}: 2 lines changed or gone, 2 in their place" in outcome.text
+    assert 'op = "softmax"' in (tmp_path / "ops" / "demo.toml").read_text()
 
 
 @pytest.fixture
@@ -300,9 +301,9 @@ def test_the_demo_goes_the_whole_way(
     for stage in found["stages"]:
         assert all(Path(file).exists() for file in stage["outcome"]["files"])
     assert "-def gemm" in (out / "diffs" / "gemm.diff").read_text()
-    assert "mk_port_shared" in (out / "ops" / "softmax" / "task.cuh").read_text()
+    assert "mk_port_shared" in (out / "cuda" / "ops" / "softmax" / "task.cuh").read_text()
     if compiler() is not None:
-        assert "the same bits as the file itself" in found["stages"][2]["outcome"]["text"]
+        assert "has the bits of their launches" in found["stages"][2]["outcome"]["text"]
     text = mkport(*args).stdout
     assert "8 stages" in text and "8 ok" in text and "> Hi" in text
 
