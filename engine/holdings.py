@@ -13,23 +13,27 @@ from mkport.engine.sequence import Copy, Sequence
 class Holdings:
     """The pages of all sequences, over pools of `sizes` (pages, window in keys or 0) each.
 
-    `cached` says whether full blocks enter the prefix cache and are looked up there.
+    `cached` says whether full blocks enter the prefix cache and are looked up there; `parts`,
+    whether the beginnings of blocks are shared too, as copies.
     """
 
-    def __init__(self, sizes: Of[tuple[int, int]], page: int, cached: bool = True) -> None:
+    def __init__(
+        self, sizes: Of[tuple[int, int]], page: int, cached: bool = True, parts: bool = False
+    ) -> None:
         self.cache = PrefixCache(sizes, page)
         self.page = page
-        self.cached = cached
+        self.cached, self.parts = cached, parts
 
     @property
     def pools(self) -> list[Pool]:
         """Of the page tables, in their order."""
         return self.cache.pools
 
-    def begin(self, sequence: Sequence, margin: int) -> bool:
-        """Gives a new sequence the cached pages of its prefix, its last token's never.
+    def begin(self, sequence: Sequence, margin: int) -> list[Copy] | None:
+        """Gives a new sequence the cached pages of its prefix, its last token's never, and copies
+        of pages that begin as it goes on.
 
-        False, and nothing given, when the pools could not hold all its tokens with `margin` pages
+        None, and nothing given, when the pools could not hold all its tokens with `margin` pages
         left over in each.
         """
         tokens = sequence.tokens
@@ -45,15 +49,34 @@ class Holdings:
             if pool.window:  # what slides out of the window makes room
                 need = min(need, window_pages(pool.window, self.page))
             if pool.available < need + margin:
-                return False
+                return None
         for pool, table in zip(self.pools, tables, strict=True):
             for page in table:
                 if page != NONE:
                     pool.hold(page)
         sequence.tables = tables
-        sequence.computed = sequence.cached = sequence.landed = computed
         sequence.block, sequence.entered = (blocks[-1] if blocks else None), len(blocks)
-        return True
+        copies: list[Copy] = []
+        if looks and self.parts:
+            copies, shared_tokens = self._copied(sequence, tokens[computed:-1], margin)
+            computed += shared_tokens
+        sequence.computed = sequence.cached = sequence.landed = computed
+        return copies
+
+    def _copied(self, sequence: Sequence, tokens: list[int], margin: int) -> tuple[list[Copy], int]:
+        """Copies of the pages of a cached block that begins as a sequence's next `tokens` do, and
+        for how many of them; none where a page more is too much."""
+        found = self.cache.begun(sequence.block or self.cache.root, tokens)
+        if found is None or any(pool.available < 2 + margin for pool in self.pools):
+            return [], 0
+        block, count = found
+        copies = []
+        for number, (pool, table) in enumerate(zip(self.pools, sequence.tables, strict=True)):
+            pool.hold(block.pages[number])  # lest it be the one that is taken
+            table.append(pool.take())
+            copies.append(Copy(number, block.pages[number], table[-1]))
+            pool.release(block.pages[number])
+        return copies, count
 
     def fork(self, sequence: Sequence, donor: Sequence, margin: int) -> list[Copy] | None:
         """Shares the donor's prompt with a new sequence of the same prompt, full pages as they are

@@ -1,7 +1,8 @@
 """The prefix cache: which pages hold the keys and values of which tokens, found by the tokens.
 
 A tree of blocks. A block is a full page of tokens behind one particular prefix, so a path from the
-root spells a text; each step of a look-up hashes a block's tokens and compares them all. A block
+root spells a text; each step of a look-up hashes a block's tokens and compares them all. Where a
+text leaves the tree in the middle of a block, what that shares with it can be copied. A block
 knows its page in each pool, or that it has none there any more. Pages count as cached from the
 moment their step has completed; who holds them and who is evicted is the pools' business.
 """
@@ -16,12 +17,13 @@ NONE = -1  # no page
 class Block:
     """A full page of tokens behind a prefix."""
 
-    __slots__ = ("children", "live", "pages", "parent", "tokens")
+    __slots__ = ("children", "heads", "live", "pages", "parent", "tokens")
 
     def __init__(self, parent: "Block | None", tokens: tuple[int, ...], pools: int) -> None:
         self.parent = parent
         self.tokens = tokens
         self.children: dict[tuple[int, ...], Block] = {}
+        self.heads: dict[tuple[int, ...], Block] = {}  # the latest child, by its first tokens
         self.pages = [NONE] * pools
         self.live = True  # still a part of the tree
 
@@ -35,6 +37,7 @@ class PrefixCache:
 
     def __init__(self, sizes: Sequence[tuple[int, int]], page: int) -> None:
         self.page = page
+        self.head = -(-page // 4)  # so many tokens at least are copied
         self.pools = [
             Pool(pages, window, lambda block, pool=pool: self._evicted(block, pool))  # type: ignore[misc]
             for pool, (pages, window) in enumerate(sizes)
@@ -66,6 +69,16 @@ class PrefixCache:
                 usable = count
         return found[:usable]
 
+    def begun(self, block: Block, tokens: Sequence[int]) -> tuple[Block, int] | None:
+        """A block behind `block` that begins as `tokens` [ids] do, and for how many of them. It has
+        a page in every pool."""
+        child = block.heads.get(tuple(tokens[: self.head]))
+        if child is None or NONE in child.pages:
+            return None
+        same = zip(child.tokens, tokens, strict=False)
+        count = next((at for at, (a, b) in enumerate(same) if a != b), None)
+        return child, min(len(tokens), self.page) if count is None else count
+
     def first_seen(self, pool: Pool, position: int) -> int:
         """The first block of which a token at `position` sees a key."""
         return max(position - pool.window + 1, 0) // self.page if pool.window else 0
@@ -82,6 +95,7 @@ class PrefixCache:
         block = parent.children.get(key)
         if block is None:
             block = parent.children[key] = Block(parent, key, len(self.pools))
+            parent.heads[key[: self.head]] = block
         for pool, page in enumerate(pages):
             if page != NONE and block.pages[pool] == NONE:
                 block.pages[pool] = page
@@ -96,6 +110,7 @@ class PrefixCache:
             block.live = block is self.root
             stack += block.children.values()
             block.children.clear()
+            block.heads.clear()
             for pool, page in enumerate(block.pages):
                 if page != NONE:
                     self.pools[pool].leave(page)
@@ -111,5 +126,7 @@ class PrefixCache:
         ):
             if block.live:
                 del block.parent.children[block.tokens]
+                if block.parent.heads.get(block.tokens[: self.head]) is block:
+                    del block.parent.heads[block.tokens[: self.head]]
                 block.live = False
             block = block.parent

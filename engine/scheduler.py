@@ -89,7 +89,10 @@ class Scheduler:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.holdings = Holdings(limits.pools, limits.page, limits.prefix_cache)
+        # where PyTorch runs prompts, their chunks begin at whole blocks
+        self.holdings = Holdings(
+            limits.pools, limits.page, limits.prefix_cache, parts=not limits.legs
+        )
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.preempted: list[Sequence] = []
@@ -317,15 +320,17 @@ class Scheduler:
                 return
             if _is_led(sequence):
                 continue
-            if not self._fork(sequence, plan) and not self._begin(sequence):
+            if not self._fork(sequence, plan) and not self._begin(sequence, plan):
                 return
             self.waiting.remove(sequence)
             self._run(sequence, plan)
             self._advance(sequence, plan, budget)
 
-    def _begin(self, sequence: Sequence) -> bool:
-        if not self.holdings.begin(sequence, len(self.running)):
+    def _begin(self, sequence: Sequence, plan: Plan) -> bool:
+        copies = self.holdings.begin(sequence, len(self.running))
+        if copies is None:
             return False
+        plan.moves += copies
         if self.limits.prefix_cache:
             self.looked_up += sequence.prompt
             self.found += sequence.cached

@@ -12,7 +12,7 @@ from mkport.engine.core import Core
 from mkport.engine.holdings import Holdings
 from mkport.engine.job import Choice, Job
 from mkport.engine.pace import Pace
-from mkport.engine.prefix import PrefixCache
+from mkport.engine.prefix import Block, PrefixCache
 from mkport.engine.request import Event, Sampling
 from mkport.engine.sampling import Sampler
 from mkport.engine.scheduler import Limits, Scheduler
@@ -344,6 +344,14 @@ def sees_less(cache: PrefixCache, pool: Any, position: int) -> int:
     return real_first_seen(cache, pool, position + PAGE if pool.window else position)
 
 
+def shares_too_much(
+    cache: PrefixCache, block: Block, tokens: list[int]
+) -> tuple[Block, int] | None:
+    """Counts a token more than a block and a text share."""
+    found = real_begun(cache, block, tokens)
+    return found and (found[0], min(found[1] + 1, len(tokens)))
+
+
 def shares_the_last_page(
     holdings: Holdings, sequence: Sequence, donor: Sequence, margin: int
 ) -> list[Copy] | None:
@@ -356,6 +364,7 @@ def shares_the_last_page(
 
 real_enter, real_extend, real_slide = Holdings.enter, Holdings.extend, Holdings.slide
 real_first_seen, real_fork = PrefixCache.first_seen, Holdings.fork
+real_begun = PrefixCache.begun
 
 
 @pytest.mark.parametrize(
@@ -365,9 +374,17 @@ real_first_seen, real_fork = PrefixCache.first_seen, Holdings.fork
         (Holdings, "extend", unwritten),
         (Holdings, "slide", slides_early),
         (PrefixCache, "first_seen", sees_less),
+        (PrefixCache, "begun", shares_too_much),
         (Holdings, "fork", shares_the_last_page),
     ],
-    ids=["half-filled block", "unwritten block", "early slide", "short window", "shared last page"],
+    ids=[
+        "half-filled block",
+        "unwritten block",
+        "early slide",
+        "short window",
+        "too much of a block",
+        "shared last page",
+    ],
 )
 def test_faulty_bookkeeping_is_noticed(
     world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, owner: type, name: str, fault: Any

@@ -91,3 +91,36 @@ def test_blocks_of_equal_tokens_behind_different_prefixes_are_different() -> Non
     cache.enter(first, [7, 7], [two])
     assert cache.match([7, 7], 1) == []
     assert [b.pages for b in cache.match([1, 1, 7, 7], 2)] == [[one], [two]]
+
+
+def test_the_beginning_of_a_block_is_found() -> None:
+    """Of the latest block that begins so, up to where it differs; not of one without a page, nor of
+    one that is gone."""
+    cache = PrefixCache([(4, 0), (4, 5)], 8)  # two tokens at least
+    pools = cache.pools
+
+    def entered(tokens: list[int]) -> Block:
+        return cache.enter(cache.root, tokens, [pool.take() for pool in pools])
+
+    first = entered([1, 2, 3, 4, 5, 6, 7, 8])
+    second = entered([1, 2, 3, 9, 9, 9, 9, 9])
+    assert cache.begun(cache.root, [1, 2, 3, 4, 5]) == (second, 3)
+    assert cache.begun(cache.root, [1, 2, 3, 9, 9, 9, 9, 9, 5, 5]) == (second, 8)
+    assert cache.begun(cache.root, [1, 2]) == (second, 2)
+    assert cache.begun(cache.root, [1]) is None and cache.begun(cache.root, [2, 2, 3]) is None
+    assert cache.begun(first, [1, 2, 3]) is None
+    for block in (first, second):
+        for pool, page in zip(pools, block.pages, strict=True):
+            pool.release(page)
+    taken = [pools[1].take() for _ in range(4)]  # the windows' pages are given away
+    assert cache.begun(cache.root, [1, 2, 3]) is None
+    taken += [pools[0].take() for _ in range(4)]
+    assert not cache.root.heads and not cache.root.children
+    for page in taken[:4]:
+        pools[1].release(page)
+    for page in taken[4:]:
+        pools[0].release(page)
+    third = entered([5, 5, 5, 5, 5, 5, 5, 5])
+    assert cache.begun(cache.root, [5, 5, 5]) == (third, 3)
+    cache.reset()
+    assert cache.begun(cache.root, [5, 5, 5]) is None
