@@ -149,7 +149,7 @@ def test_a_chunk_does_not_depend_on_what_was_run_before(
             assert array.tobytes() == alone[name].tobytes()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["cohere2_moe", "llama"])
 def test_legs_give_the_bits_of_a_whole_chunk(
     model: Callable[..., LoadedModel], family: str
 ) -> None:
@@ -170,7 +170,7 @@ def test_legs_give_the_bits_of_a_whole_chunk(
         )
         most = len(legs._legs)
         assert most == model(family).config.layers
-        for _ in range(3):
+        for _ in range(2):
             for name in wanted:
                 decoder._steps.tensors[name][...] = 9
             for first, end in ((0, 32), (32, 70)):
