@@ -31,7 +31,7 @@ KINDS = (
     ),
     ("MK3", "warning", "A warning: the kernel is ported, and this is for its author to answer."),
 )
-COMPARED = ("MK180", "MK181")  # what original and port are run for
+COMPARED = ("MK180", "MK181", "MK307")  # what original and port are run for
 COMPILED = ("MK160", "MK161", "MK170")  # what the GPU's compiler has to say something to
 
 

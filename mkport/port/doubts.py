@@ -30,7 +30,7 @@ class Doubts:
         """Notes a trial; `small` is one with hardly a thread at work. True where it settles the
         matter: a fault of a block's own threads that no argument mends."""
         self.tried.append(tuple(found))
-        fits = not any(finding.code in FITS for finding in found)
+        fits = not any(map(_misfit, found))
         if not small and fits:
             self.large += 1
         return fits and any(_within(finding) for finding in found)
@@ -38,7 +38,7 @@ class Doubts:
     def certain(self, clean: bool) -> tuple[Finding, ...]:
         """What makes the original not well defined, whatever its arguments are; `clean` says that
         a trial that was not of the smallest went well."""
-        fitted = [found for found in self.tried if not any(f.code in FITS for f in found)]
+        fitted = [found for found in self.tried if not any(map(_misfit, found))]
         own = [tuple(f for f in found if _within(f)) for found in fitted]
         if settled := next((found for found in own if found), ()):
             return settled
@@ -47,7 +47,9 @@ class Doubts:
         here = fitted[: self.large]
         places = set.intersection(*({(f.code, f.line) for f in found} for found in here))
         return tuple(
-            f for f in here[0] if f.code in ("MK201", "MK202") and (f.code, f.line) in places
+            f
+            for f in here[0]
+            if (f.code in ("MK201", "MK202") or _outside(f)) and (f.code, f.line) in places
         )
 
     def words(self, place: Callable[[int], tuple[str, int]]) -> str:
@@ -55,7 +57,7 @@ class Doubts:
         "" where there are none."""
         faults = [
             next(f for f in found if f.code in ORDERED) for found in self.tried
-            if any(f.code in ORDERED for f in found) and not any(f.code in FITS for f in found)
+            if any(f.code in ORDERED for f in found) and not any(map(_misfit, found))
         ]  # fmt: skip
         told = []
         for code in dict.fromkeys(f.code for f in faults):
@@ -85,6 +87,16 @@ def _within(finding: Finding) -> bool:
     if finding.code in ("MK201", "MK207"):
         return "shared" in finding.cause
     return finding.code == "MK205"
+
+
+def _outside(finding: Finding) -> bool:
+    """An index beyond an array of the kernel's own, whose size no argument says."""
+    return finding.cause.startswith("Outside:")
+
+
+def _misfit(finding: Finding) -> bool:
+    """What arguments that are no kernel's may do: too small, too large, astray."""
+    return finding.code in FITS and not _outside(finding)
 
 
 def but(words: str, kernel: Kernel) -> str:

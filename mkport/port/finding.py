@@ -56,6 +56,7 @@ TITLES = {
     "MK304": "control flow that depends on memory",
     "MK305": "clocks and active masks",
     "MK306": "assertions",
+    "MK307": "arithmetic that C++ leaves undefined",
 }
 
 

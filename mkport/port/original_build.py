@@ -23,7 +23,10 @@ HOST = Path(host.__file__).parent
 SOURCE = "original.cu"  # the name under which the user's text is compiled
 DYNAMIC_BYTES = 232448  # of dynamic shared memory, as in original_job.h
 COMMON = ("-std=c++17", "-fno-pie", "-ffp-contract=off", "-w")
-HOOKED = ("-O1", "-g", "-fsanitize=thread", "-fno-strict-aliasing")
+HOOKED = (
+    "-O1", "-g", "-fsanitize=thread", "-fno-strict-aliasing",
+    "-fsanitize=bounds,shift-exponent,signed-integer-overflow,unreachable,return",
+)  # fmt: skip
 GNU = (  # a vector is loaded as a whole; volatile accesses have hooks of their own
     "-fno-extern-tls-init", "-fno-gnu-unique", "-fpermissive", "-fno-tree-sra",
     "--param=tsan-distinguish-volatile=1",

@@ -70,7 +70,7 @@ def readable(text: str) -> str:
     text = re.sub(r"(?<=[.>])operator\s+(?=\w+\s*\(\s*\))", _joined, text)
     for word, known in _RENAMED.items():
         text = re.sub(rf"\b{word}\b", known[: len(word)], text)
-    return text
+    return re.sub(r"\bunsigned(?=\()", "uint32_t", text)  # `(unsigned(x) + 1) * y`
 
 
 def _joined(found: re.Match[str]) -> str:

@@ -167,6 +167,7 @@ class Tried(Written):
         step.say(f"{'given' if given else 'made-up'} arguments {words}".rstrip()
                  + f", grid {launch.grid}")  # fmt: skip
         step.say("the original equals itself in every order of its threads, and is well defined")
+        self.steps.found(step, few(check.warnings(chosen.done)))
         if written := self._written_after_all(chosen):
             self.steps.found(step, [Finding(
                 "MK180", self.kernel.line, 1,

@@ -60,6 +60,9 @@ UNDEFINED = {  # body, code: whatever the arguments
     "shared memory that a part wrote": (
         "  __shared__ float s[64];\n  if (threadIdx.x < 60) s[threadIdx.x] = x[threadIdx.x];\n"
         "  __syncthreads();\n  y[threadIdx.x] = s[threadIdx.x];", "MK202"),
+    "an element that a local array lacks": (
+        "  float a[4];\n  for (int i = 0; i <= 4; i++) a[i] = x[i];\n"
+        "  y[threadIdx.x] = a[threadIdx.x & 3];", "MK203"),
     "shared memory that nobody wrote": (
         "  __shared__ float s[64];\n  y[threadIdx.x] = x[threadIdx.x] + s[threadIdx.x];", "MK202"),
 }  # fmt: skip
@@ -72,7 +75,22 @@ def test_what_no_argument_mends_is_not_well_defined(what: str, tmp_path: Path) -
     report, _ = port(tmp_path, body)
     assert report.verdict == "undefined" and report.exit_code == 4
     first = report.refusals[0]
-    assert first.code == code and first.line == 1 + len(body.splitlines())
+    assert first.code == code
+    assert first.line == (3 if code == "MK203" else 1 + len(body.splitlines()))
+
+
+@needs_compiler
+def test_another_row_of_an_array_is_no_fault_and_open_arithmetic_a_warning(tmp_path: Path) -> None:
+    rows = (
+        "  __shared__ int s[4][16];\n  s[0][threadIdx.x] = 1 << (threadIdx.x + 8);\n"
+        "  __syncthreads();\n  y[threadIdx.x] = s[3][threadIdx.x & 15];"
+    )
+    report, _ = port(tmp_path, rows)
+    assert report.verdict == "ported" and report.ran
+    (warned,) = report.findings
+    assert warned.code == "MK307" and warned.line == 3 and "shifts by as many bits" in warned.cause
+    plain, _ = port(tmp_path, rows.replace("1 << (threadIdx.x + 8)", "1u << (threadIdx.x & 7)"))
+    assert plain.ran and not plain.findings
 
 
 @needs_compiler

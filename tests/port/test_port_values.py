@@ -94,3 +94,28 @@ struct Empty {};
 """
     layout = Layouts(Unit(FILE.read_text() + more)).of(text, {"N": "16"})
     assert (layout and layout.size, layout and layout.align) == (size, align)
+
+
+def test_a_template_s_default_may_be_made_of_its_other_arguments(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(
+        "template <typename T> struct Of { static constexpr int N = 2; };\n"
+        "template <typename T, int N = 4 * Of<T>::N> __global__ void k(T* y) { y[N] = T(N); }\n"
+    )
+    report = port_file(path, block=(1, 1, 1), instantiate="k<float>", run=False)
+    assert report.verdict == "ported", [str(f) for f in report.findings]
+    assert "k<float, 4 * Of<float>::N>" in report.files["task.cuh"]
+
+
+@pytest.mark.parametrize("body", [
+    "struct G { int gridDim; } g; g.gridDim = 3; y[0] = g.gridDim;",
+    "int blockDim = 3; y[blockDim] = 1;",
+])  # fmt: skip
+def test_what_is_called_as_one_of_cuda_s_own_names_is_refused_by_name(
+    body: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(f"__global__ void k(float* y) {{\n  {body}\n}}\n")
+    (finding,) = port_file(path, block=(1, 1, 1), run=False, compile=False).refusals
+    assert finding.code == "MK101" and finding.line == 2
+    assert "A member or variable is called" in finding.cause

@@ -308,6 +308,42 @@ inline int main_of(const char* job_file, const char* data_file, const char* out_
 
 // What original.h declares.
 
+// What the compiler's checks of undefined behaviour call: each hands over the place first.
+namespace mk_run {
+
+struct Place {
+  const char* file;
+  uint32_t line, column;
+};
+
+inline void undefined(const Place* place, const char* kind, const char* what, bool fatal) {
+  if (!mk_host::world || !mk_host::warp) return;
+  mk_watch::report(kind, 0, 0, place->line, fatal,
+                   mk_watch::who(mk_watch::block, mk_watch::me()) + " " + what);
+}
+
+}  // namespace mk_run
+
+#define MK_UNDEFINED(name, kind, what, fatal)                          \
+  void __ubsan_handle_##name(mk_run::Place* place, void*, void*) {     \
+    mk_run::undefined(place, kind, what, fatal);                       \
+  }
+#define MK_UNDEFINED_END(name, what)                                     \
+  [[noreturn]] void __ubsan_handle_##name(mk_run::Place* place) {        \
+    mk_run::undefined(place, "crash", what, true);                       \
+    _exit(4);                                                            \
+  }
+extern "C" {
+MK_UNDEFINED(out_of_bounds, "outside", "takes an element that its array does not have", true)
+MK_UNDEFINED(shift_out_of_bounds, "arithmetic", "shifts by as many bits as there are, or more", false)
+MK_UNDEFINED(add_overflow, "arithmetic", "adds beyond what a signed integer holds", false)
+MK_UNDEFINED(sub_overflow, "arithmetic", "subtracts beyond what a signed integer holds", false)
+MK_UNDEFINED(mul_overflow, "arithmetic", "multiplies beyond what a signed integer holds", false)
+MK_UNDEFINED(negate_overflow, "arithmetic", "negates beyond what a signed integer holds", false)
+MK_UNDEFINED_END(builtin_unreachable, "comes where its text says that nothing comes")
+MK_UNDEFINED_END(missing_return, "ends a function with a result and returns none")
+}
+
 #define MK_PC uint32_t(reinterpret_cast<uintptr_t>(__builtin_return_address(0)))
 extern "C" {
 int mko_lane() { return mk_lane(); }
