@@ -182,14 +182,17 @@ class Expressions:
         return Value(f"({symbol.join(v.code for v in values)})", types.boolean, False)
 
     def of_IfExp(self, node: ast.IfExp) -> Value:
-        """`a if c else b`, where both are of one type."""
+        """`a if c else b`, where both are of one type, or floats: then of the wider, as Numba has
+        it."""
         first, second = self.value(node.body), self.value(node.orelse)
         if first.kind is None or second.kind is None:
             return Value("0", first.kind or second.kind)
-        if first.kind != second.kind:
+        floats = isinstance(first.kind, types.Float) and isinstance(second.kind, types.Float)
+        if first.kind != second.kind and not floats:
             self.module.refuse(node, f"one side is {first.kind}, the other {second.kind}.")
         text = f"({self.truth(node.test)} ? {first.code} : {second.code})"
-        return Value(text, first.kind, first.negative or second.negative)
+        kind = max(first.kind, second.kind, key=lambda k: k.bitwidth) if floats else first.kind
+        return Value(text, kind, first.negative or second.negative)
 
     def of_Attribute(self, node: ast.Attribute) -> Value:
         """A place in the grid (`cuda.threadIdx.x`), a number of `math`, the size of a vector."""

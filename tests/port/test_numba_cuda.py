@@ -33,6 +33,7 @@ def launched(made: Translated, grid: Three, block: Three, **given: Any) -> Origi
 
 # Expressions of i: int64, n: int32, x: float32, d: float64, and whether Numba compiles them so.
 EXPRESSIONS = (
+    "x if i > 0 else 0.0", "(d if n % 2 else x) * x", "(x if x > 0 else d) + x",
     "i + n", "i * n - 7", "n * n", "i / n", "i // n", "i % n", "-i // 3", "(-i) % 5", "n // -2",
     "x + d", "x * x", "x * 2.0", "x / 3", "x * n", "x + i", "d / x", "-x", "x ** 2", "d ** 3",
     "i ** 2", "n ** 3", "math.sqrt(abs(x))", "math.exp(x)", "math.exp(d)", "math.floor(x)",

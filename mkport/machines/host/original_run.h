@@ -339,6 +339,7 @@ MK_UNDEFINED(shift_out_of_bounds, "arithmetic", "shifts by as many bits as there
 MK_UNDEFINED(add_overflow, "arithmetic", "adds beyond what a signed integer holds", false)
 MK_UNDEFINED(sub_overflow, "arithmetic", "subtracts beyond what a signed integer holds", false)
 MK_UNDEFINED(mul_overflow, "arithmetic", "multiplies beyond what a signed integer holds", false)
+MK_UNDEFINED(divrem_overflow, "arithmetic", "divides the least signed integer by -1", false)
 MK_UNDEFINED(negate_overflow, "arithmetic", "negates beyond what a signed integer holds", false)
 MK_UNDEFINED_END(builtin_unreachable, "comes where its text says that nothing comes")
 MK_UNDEFINED_END(missing_return, "ends a function with a result and returns none")
