@@ -211,7 +211,7 @@ def _param(unit: Unit, types: Types, node, place: int) -> Param | None:  # type:
     )
     plain = types.resolve(base)
     while plain.endswith("*"):  # an alias or an argument that is itself a pointer
-        if "const" in types.bindings.get(base, types.aliases.get(base, "")).split():
+        if "const" in types.bindings.get(base, types.aliases.get(base, "")).split("*")[0].split():
             const = True
         plain = types.resolve(plain[:-1])
         stars += 1

@@ -49,6 +49,10 @@ class Request:
 
 
 RECORDED = "port.json"
+ROLES = (  # members of every body
+    "begin", "compute", "early", "late", "load", "open", "parts", "prepare", "product", "stage",
+    "store",
+)  # fmt: skip
 BUILTINS = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 
 
@@ -300,3 +304,8 @@ class Scanned:
             self.given = read_arguments(given, self.kernel)
         if not re.fullmatch(r"[a-z_]\w*", self.name, re.IGNORECASE) or "__" in self.name:
             raise UserError(f"--name {self.name!r} is no name for an op: use letters, digits, _.")
+        if self.name in ROLES or self.name.startswith(("mk_", "Mk", "MK_")):
+            raise UserError(
+                f"An op cannot be called {self.name}, as the machine calls a part of its own: give "
+                f"--name another, such as --name my_{self.name.lower()}."
+            )

@@ -6,6 +6,7 @@ Structs and templates have no storage type; how they lie in memory is `layout.py
 import re
 from collections.abc import Mapping
 
+from mkport.port.syntax import declared
 from mkport.port.unit import Item, Unit
 
 # The storage type of what a pointer points to; bool and char are bytes, vectors their parts.
@@ -60,13 +61,21 @@ class Types:
             for declarator in node.children_by_field_name("declarator"):
                 if kind is not None and declarator.type in ("type_identifier", "primitive_type"):
                     self.aliases[unit.tree.of(declarator)] = unit.tree.of(kind)
+                elif declarator.type == "pointer_declarator":
+                    name = declared(declarator)
+                    text = unit.text[node.start_byte : declarator.end_byte]
+                    stars = unit.tree.of(declarator).count("*")
+                    if name is not None and declarator == node.child_by_field_name("declarator"):
+                        words = text[: name.start_byte - node.start_byte].split("*")[0].split()
+                        self.aliases[unit.tree.of(name)] = f"{' '.join(words[1:])} {'*' * stars}"
 
     def resolve(self, name: str) -> str:
         """A type's plain name: aliases, template arguments and macros replaced."""
         for _ in range(20):
             name = " ".join(
                 word for word in re.sub(r"\bstd\s*::", "", name).split()
-                if word not in ("const", "volatile", "typename", "struct", "restrict", "register")
+                if word not in ("const", "volatile", "typename", "struct", "restrict", "register",
+                                "__restrict__", "__restrict")
             )  # fmt: skip
             name = _sorted_words(name)
             if name in self.bindings:

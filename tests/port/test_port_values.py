@@ -119,3 +119,33 @@ def test_what_is_called_as_one_of_cuda_s_own_names_is_refused_by_name(
     (finding,) = port_file(path, block=(1, 1, 1), run=False, compile=False).refusals
     assert finding.code == "MK101" and finding.line == 2
     assert "A member or variable is called" in finding.cause
+
+
+@pytest.mark.parametrize(("alias", "mode"), [
+    ("typedef const float* ptr;", "read"), ("using ptr = const float* __restrict__;", "read"),
+    ("typedef float const* const ptr;", "read"), ("typedef float* const ptr;", "read and written"),
+    ("using ptr = float* const;", "read and written"), ("typedef float f, *ptr;", ""),
+])  # fmt: skip
+def test_a_pointer_by_another_name_is_one(alias: str, mode: str, tmp_path: Path) -> None:
+    """A struct takes it along, so that its const alone says that it is read."""
+    path = tmp_path / "k.cu"
+    const = "const " if mode == "read" else ""
+    path.write_text(
+        f"{alias}\nstruct View {{ {const}float* p; }};\n"
+        "__global__ void k(ptr x, float* y) { View v{x}; y[threadIdx.x] = v.p[threadIdx.x]; }\n"
+    )
+    report = port_file(path, block=(32, 1, 1), run=False, compile=False)
+    if not mode:
+        assert report.refusals[0].code == "MK103"
+        return
+    assert report.verdict == "ported" and f"  x: {mode}" in report.steps[4].lines
+
+
+@pytest.mark.parametrize("name", ["compute", "load", "MkBox", "mk_sum"])
+def test_a_name_of_the_machine_s_own_needs_another(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(f"__global__ void {name}(float* y) {{ y[threadIdx.x] = 1; }}\n")
+    with pytest.raises(UserError, match=f"An op cannot be called {name}"):
+        port_file(path, block=(32, 1, 1), run=False, compile=False)
+    report = port_file(path, block=(32, 1, 1), name="mine", run=False, compile=False)
+    assert report.verdict == "ported"
