@@ -185,12 +185,25 @@ class _Launches:
                 self.own[kernel, param] = value.strip()
             else:
                 host.append(text)
+        self._there(host)
         self.values = read_arguments(host, self._host(host))
         self.given = bool(arguments)
         self._same_throughout()
         self.ports: list[Port] = []
         self.ops: list[str] = []
         self.result = Launched(path, launches)
+
+    def _there(self, host: Sequence[str]) -> None:
+        """Raises UserError for values of variables and parameters that nothing mentions."""
+        params = {(one.kernel, param.name) for one in self.launches for param in one.params}
+        around = set(re.findall(r"\w+", self.launches[0].around))
+        lost = [name for text in host if (name := text.partition("=")[0].strip()) not in around]
+        lost += [f"{kernel}.{param}" for kernel, param in self.own.keys() - params]
+        if lost:
+            raise UserError(
+                f"--arg {lost[0]}: {self.path}:{self.launches[0].function} has no such variable, "
+                "nor a kernel that it launches such a parameter. Leave it out, or mend its name."
+            )
 
     def _same_throughout(self) -> None:
         """Raises UserError for a number that the host function changes on its way."""

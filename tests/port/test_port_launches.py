@@ -196,3 +196,11 @@ def test_an_mlp_of_ordinary_kernels_is_one_kernel(tmp_path: Path) -> None:
     times = json.loads((tmp_path / "out/trace/times.json").read_text())
     assert "the times are not" in json.dumps(times)
     assert mkport("verify", tmp_path / "plan.json", "--ops", tmp_path / "out/ops").exit_code == 0
+
+
+@pytest.mark.parametrize("lost", ["k", "add.m", "sub.n"])
+def test_values_that_nothing_takes_are_wrong_use(lost: str, tmp_path: Path) -> None:
+    path = written(tmp_path, HOST)
+    given = ["a=f32[128]", "b=f32[128]", "n=100", f"{lost}=3"]
+    with pytest.raises(UserError, match=rf"--arg {lost}: .*file.cu:run has no such variable"):
+        port_launches(path, host_launches(path), given, compile=False)
