@@ -41,7 +41,8 @@ def command(
         file = text or CORPUS
         content = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"The text {file} cannot be read: {error}. Give a UTF-8 file.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"The text {file} cannot be read: {reason}. Give a UTF-8 file.") from error
     loaded = open_model(model, dtype, machine=machine)
     ids = loaded.tokenizer.encode(content, add_special=False)
     with open_decoder(

@@ -64,7 +64,9 @@ def _parse(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"The chain {path} cannot be read: {error.strerror or error}.") from error
+        raise UserError(
+            f"The chain {path} cannot be read: {error.strerror or error}. Give a TOML file."
+        ) from error
     except ValueError as error:  # of TOML and of UTF-8
         raise UserError(f"{path} is no TOML: {error}. Mend that place.") from error
 

@@ -101,7 +101,10 @@ def merge(path: Path, folders: Sequence[Path] = ()) -> Merged:
         try:
             text = file.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
-            raise UserError(f"{file} cannot be read: {error.strerror or error}.") from error
+            raise UserError(
+                f"{file} cannot be read: {error.strerror or error}. Check the path: a file of CUDA "
+                "source is wanted."
+            ) from error
         for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
             found = re.match(r'\s*#\s*include\s*(["<])([^">]+)[">]', line)
             if found:
