@@ -2,7 +2,7 @@
 computes something, or filled in where the values are known."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,13 @@ def chain_text(
     filled: Sequence[Filled] = (),
     tensors: Mapping[str, np.ndarray] | None = None,
     oracle: str = "",
+    kept: Collection[str] = (),
 ) -> str:
     """A TOML file for `mkport compose`, a node a launch.
 
     Host variables become tensors, so that what one kernel writes and another reads is one tensor.
     One that is written, and read before that, is state: it holds something before a step.
+    So are those in `kept`, of which a part stays as it was.
     `tensors` are their contents [any], `oracle` the file of the nodes' oracles. Without `filled`
     and `tensors` sizes and numbers are to be filled in.
     """
@@ -61,7 +63,7 @@ def chain_text(
     lines = [head, "", f'title = "{path.stem}"', f'ops = ["{folder}"]']
     lines += [f'oracle = "{oracle}"'] if oracle else []
     lines += ["", "[tensors]"]
-    state = held(launches)
+    state = held(launches) | set(kept)
     for name, dtype in types.items():
         lines.append(f"{name} = {{ {_tensor(name, dtype, tensors, name in state)} }}")
     for number, (launch, label) in enumerate(zip(launches, labels(launches), strict=True)):

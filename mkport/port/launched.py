@@ -191,6 +191,7 @@ class _Launches:
         self._same_throughout()
         self.ports: list[Port] = []
         self.ops: list[str] = []
+        self.kept: set[str] = set()  # tensors of which a part stays as it was
         self.result = Launched(path, launches)
 
     def _there(self, host: Sequence[str]) -> None:
@@ -241,12 +242,23 @@ class _Launches:
         for launch in self.launches:
             self._port(launch)
         result = self.result
+        if result.verdict == "ported" and self.given and run and compiler() is not None:
+            self._compare(self._tensors())
         filled = [self._filled(at) for at in range(len(self.launches))] if self.given else []
         tensors = self._tensors() if self.given else None
         beside = "" if oracle is None else os.path.relpath(oracle, out or Path())
-        result.chain = chain_text(self.path, self.launches, "ops", filled, tensors, beside)
+        result.chain = chain_text(
+            self.path, self.launches, "ops", filled, tensors, beside, self.kept
+        )
         if result.verdict != "ported":
             return result
+        if not self.given:
+            result.lines.append(
+                "nothing was composed or run: give the host's variables, as in --arg "
+                + " --arg ".join(f"{name}=..." for name in _variables(self.launches))
+            )
+        elif result.same is None:
+            result.lines.append("not run here")
         if out is not None:
             for name, report in result.reports.items():
                 folder = make_folder(out / "ops" / name)
@@ -254,15 +266,6 @@ class _Launches:
                     write_text(folder / file, text)
             write_text(out / f"{self.path.stem}.toml", result.chain)
             result.lines.append(f"written to {out}: ops, and the chain {self.path.stem}.toml")
-        if not self.given:
-            result.lines.append(
-                "nothing was composed or run: give the host's variables, as in --arg "
-                + " --arg ".join(f"{name}=..." for name in _variables(self.launches))
-            )
-        elif not run or compiler() is None:
-            result.lines.append("not run here")
-        else:
-            self._compare(tensors or {})
         return result
 
     # Each kernel.
@@ -389,6 +392,7 @@ class _Launches:
     def _in_order(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
         """The originals, launched one after another: what the tensors hold in the end."""
         now = dict(tensors)
+        written: set[str] = set()
         for at, (launch, port) in enumerate(zip(self.launches, self.ports, strict=True)):
             filled = self._filled(at)
             grid = (*filled.grid, 1, 1)[:3]
@@ -406,6 +410,8 @@ class _Launches:
             if found:
                 self.result.findings += [port._placed(finding) for finding in found]
                 return None
+            self._note_kept(launch, port, geometry, given, done.outputs, written)
+            written |= launch.touched(*WRITES).keys()
             outputs: Sequence[np.ndarray] = done.outputs
             if self.machine == "cuda":
                 outputs = check.run_on_gpu(
@@ -417,6 +423,37 @@ class _Launches:
                 if param.kind == "tensor" and not param.boxed:
                     now[launch.tensor(param)] = after[param.name]
         return now
+
+    def _note_kept(
+        self, launch: HostLaunch, port: Port, geometry: Geometry, given: Mapping[str, Any],
+        outputs: Sequence[np.ndarray], written: set[str],
+    ) -> None:  # fmt: skip
+        """Notes the tensors that this launch is the first to write and leaves in part as they were:
+        with other contents before, it then leaves others."""
+        fresh = [
+            param.name for param in launch.params
+            if launch.modes.get(param.name) == "write" and launch.tensor(param) not in written
+            and isinstance(given[param.name], np.ndarray)
+        ]  # fmt: skip
+        if not fresh:
+            return
+        other = dict(given)
+        for name in fresh:
+            flipped = np.frombuffer(given[name].tobytes(), np.uint8) ^ 0x15
+            other[name] = flipped.view(given[name].dtype).reshape(given[name].shape)
+        again, _ = check.run_first(
+            port._original_for_host(), self.path, port.kernel, port._full_name(), geometry, other,
+            [], port.layout.dynamic, 1, 20.0,
+        )  # fmt: skip
+        names_ = {p.name: p.name for p in launch.params}
+        first, second = (
+            port._wanted(values, left, names_)
+            for values, left in ((given, outputs), (other, again.outputs))
+        )
+        self.kept |= {
+            launch.tensor(param) for param in launch.params
+            if param.name in fresh and first[param.name].tobytes() != second[param.name].tobytes()
+        }  # fmt: skip
 
     def _megakernel(
         self, tensors: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]

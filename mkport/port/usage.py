@@ -182,6 +182,9 @@ def _element(u: Uniformity, function: Function, node: "Node", const: bool) -> It
     parent = node.parent
     while parent is not None and (
         parent.type == "parenthesized_expression"
+        or (parent.type == "conditional_expression"
+            and parent.child_by_field_name("condition") != node)
+        or (parent.type == "comma_expression" and parent.child_by_field_name("right") == node)
         or (parent.type in ("field_expression", "subscript_expression")
             and parent.child_by_field_name("argument") == node)
     ):  # fmt: skip
@@ -195,7 +198,7 @@ def _element(u: Uniformity, function: Function, node: "Node", const: bool) -> It
         yield from "w" if plain else BOTH
     elif parent.type == "update_expression":
         yield from BOTH
-    elif parent.type == "return_statement" and _returns_a_place(u, function):
+    elif parent.type == "return_statement" and _returns_a_place(u, function, parent):
         yield from READ if const else BOTH
     elif parent.type == "pointer_expression" and u.tree.of(parent).startswith("&"):
         if const:
@@ -215,11 +218,16 @@ def _element(u: Uniformity, function: Function, node: "Node", const: bool) -> It
         yield "r"
 
 
-def _returns_a_place(u: Uniformity, function: Function) -> bool:
-    """Whether a function returns a reference."""
-    head = u.tree.text[function.node.start_byte : function.body.start_byte]
+def _returns_a_place(u: Uniformity, function: Function, node: "Node") -> bool:
+    """Whether a return statement's function, or the lambda that it is in, returns a reference."""
+    here: Node | None = node
+    while here is not None and here != function.node and here.type != "lambda_expression":
+        here = here.parent
+    made = function.node if here is None else here
+    body = made.child_by_field_name("body")
+    head = u.tree.text[made.start_byte : made.end_byte if body is None else body.start_byte]
     behind = head.rpartition("->")[2] if "->" in head else ""
-    first = "" if function.node.type == "lambda_expression" else head.split("(")[0]
+    first = "" if made.type == "lambda_expression" else head.split("(")[0]
     return "&" in behind or "&" in first or "decltype" in first + behind
 
 

@@ -88,8 +88,8 @@ def test_another_order_than_the_host_s_is_found(
         return real(self, tensors, wanted)
 
     monkeypatch.setattr(launched._Launches, "_megakernel", backwards)
-    made = port_launches(path, host_launches(path), GIVEN, compile=False)
-    assert made.exit_code == 3 and made.same is False
+    made = port_launches(path, host_launches(path), GIVEN, out=tmp_path / "out", compile=False)
+    assert made.exit_code == 3 and made.same is False and not (tmp_path / "out").exists()
     assert "other bits than the launches in their order" in made.findings[0].cause
 
 
@@ -141,6 +141,20 @@ def test_what_is_no_chain_is_wrong_use(what: str, tmp_path: Path) -> None:
     given = [text for text in given if text[0] in names | {"n"}]
     with pytest.raises(UserError, match=said):
         port_launches(path, launches, given, compile=False)
+
+
+@needs_compiler
+def test_what_a_kernel_leaves_as_it_was_is_state(tmp_path: Path) -> None:
+    """It writes every other element: the rest is what the buffer held, also for who reads it."""
+    path = tmp_path / "file.cu"
+    path.write_text(
+        "__global__ void odd(float* y) { if (threadIdx.x % 2) y[threadIdx.x] = 1.f; }\n"
+        "__global__ void all(const float* x, float* y) { y[threadIdx.x] = 2.f * x[threadIdx.x]; }\n"
+        "void run(float* a, float* b) { odd<<<1, 64>>>(a); all<<<1, 64>>>(a, b); }\n"
+    )
+    made = port_launches(path, host_launches(path), ["a=f32[64]", "b=f32[64]"], compile=False)
+    assert made.same and 'a = { dtype = "f32", shape = [64], kind = "state" }' in made.chain
+    assert 'b = { dtype = "f32", shape = [64] }' in made.chain
 
 
 def test_values_by_parameter_and_types_of_a_dispatching_macro(tmp_path: Path) -> None:
