@@ -85,3 +85,36 @@ def test_wrong_use(tmp_path: Path) -> None:
     cuda = tmp_path / "k.cu"
     cuda.write_text("__global__ void k(float* x) { x[0] = 1; }\n")
     assert "--types would do nothing" in port(cuda, "--types", "float32[:]").stderr
+
+
+CHAIN = """\
+title = "rows"
+ops = ["ops"]
+oracle = "oracles.py"
+
+[tensors]
+x = { shape = [6, 8] }
+y = { shape = [6, 8] }
+
+[[nodes]]
+op = "scale_rows"
+args = { x = "x", y = "y", factor = 0.5, x_0 = 6, x_1 = 8, y_1 = 8 }
+"""
+
+
+def test_an_njit_function_is_a_node_of_a_chain(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "rows.py").write_text(ROWS)
+    types = ("--types", "float32[:,:], float32[:,:], float32")
+    done = port(tmp_path / "rows.py", *types, "-o", tmp_path / "ops", "--no-run")
+    assert done.exit_code == 0, done.output
+    (tmp_path / "rows.toml").write_text(CHAIN)
+    (tmp_path / "oracles.py").write_text("def scale_rows(t):\n    return {'y': t.factor * t.x}\n")
+    words = ["compose", tmp_path / "rows.toml", "-o", tmp_path / "k.py", "--check", "cpu"]
+    done = CliRunner().invoke(app, [*map(str, words), "--trace", str(tmp_path / "trace")])
+    assert done.exit_code == 0 and "1 of 1 checks passed" in done.output, done.output
+    assert (tmp_path / "trace/times.json").is_file()
+    sizes = (tmp_path / "rows.toml").read_text().replace("x_1 = 8", "x_1 = 7")
+    (tmp_path / "rows.toml").write_text(sizes)
+    done = CliRunner().invoke(app, [*map(str, words)])
+    assert done.exit_code == 2 and "x_1 is 7, but size 1 of x is 8" in " ".join(done.stderr.split())
