@@ -2,14 +2,12 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mkport.compose.cuda import compose_cuda
 from mkport.engine.bench.gpu_inputs import random_tensor, step_inputs
-from mkport.engine.cuda_target import weight_of
-from mkport.engine.load import LoadedModel
 from mkport.errors import UserError
 from mkport.machines.cuda.gpu import gpu
 from mkport.machines.cuda.layout import stage_bytes
@@ -21,6 +19,9 @@ from mkport.models.step import StepShape
 from mkport.plan import Graph, deal
 from mkport.verify import verify
 
+if TYPE_CHECKING:
+    from mkport.engine.load import LoadedModel
+
 
 @dataclass
 class Source:
@@ -29,7 +30,7 @@ class Source:
     name: str
     config: Any
     family: Any
-    model: LoadedModel | None
+    model: "LoadedModel | None"
 
     @classmethod
     def random(cls, family: str, size: str) -> "Source":
@@ -39,7 +40,7 @@ class Source:
         return cls(name, parse_config(fields), family_of(fields), None)
 
     @classmethod
-    def of(cls, model: LoadedModel) -> "Source":
+    def of(cls, model: "LoadedModel") -> "Source":
         """A loaded checkpoint. Raises UserError when it is not bfloat16."""
         if model.weights.dtype != "bf16":
             raise UserError(
@@ -59,6 +60,8 @@ class Source:
         held: dict[str, Any] = {}
         for seed, spec in enumerate(graph.tensors.values()):
             if spec.kind == "weight" and self.model is not None:
+                from mkport.engine.cuda_target import weight_of
+
                 held[spec.name] = weight_of(self.model, spec, context)
             elif spec.kind in ("weight", "state"):
                 held[spec.name] = random_tensor(spec, table, seed)

@@ -132,6 +132,12 @@ def test_what_takes_too_long_is_ended() -> None:
     time.sleep(0.1)  # the alarm is off again
 
 
+def test_the_law_on_random_weights_reads_no_files_of_models() -> None:
+    """On a machine that has a GPU and little else."""
+    code = "import sys; sys.modules['gguf'] = None; import mkport.engine.bench.gpu_law"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.parametrize("family", list(TINY))
 def test_the_law_s_model_is_the_first_layers(family: str) -> None:
     config = parse_config(config_of(family, "tiny"))
