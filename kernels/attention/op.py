@@ -54,7 +54,7 @@ def shared(a, rows):
     """
     tokens = 4 * 3 * rows if rows > 8 else 0
     if a.k_pages.dtype == "bf16" and a.head_dim in (64, 128):
-        return 8 * 8 * 4 * (a.head_dim + 4 + 2) + 8 * 2 * (a.head_dim + 32) + tokens
+        return 8 * 8 * 4 * (a.head_dim + 4 + 2) + 8 * 2 * (a.head_dim + 8) + tokens
     return 8 * 4 * (a.head_dim + 2 + 64) + tokens
 
 

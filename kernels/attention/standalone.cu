@@ -46,7 +46,13 @@ __device__ inline unsigned transpose8(unsigned pair) {  // an 8 x 8 matrix of bf
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));
   return turned;
 }
-__device__ inline void load_turned4(unsigned (&m)[4], const void* row) {  // four of them, transposed
+__device__ inline void load_matrix4(unsigned (&m)[4], const void* row) {  // four of them
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address(row))
+               : "memory");
+}
+__device__ inline void load_turned4(unsigned (&m)[4], const void* row) {  // each of them transposed
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
                : "r"(address(row))
@@ -184,17 +190,15 @@ __device__ inline void join(float* out, int dim, const float* sums, int pitch, c
 }
 
 // In which byte of the ring's 16 keys or values is piece `piece`, of 8 columns, of a row. A row's
-// pieces lie in an order of its own: banks differ whether eight lanes read one piece of eight rows,
-// or four pieces of two.
+// pieces lie in an order of its own: banks differ when eight lanes read one piece of eight rows.
 template <int DIM>
 __device__ inline int place_in_ring(int row, int piece) {
-  return (row * (DIM / 8) + (piece ^ (row % 8 ^ row % 2 * 4))) * 16;
+  return (row * (DIM / 8) + (piece ^ row % 8)) * 16;
 }
 
 // A warp's sums over its blocks so far, of 8 queries: a lane has queries 2 (lane % 4) and the next,
 // columns 16 i + lane / 4, and 8 more from sums[][2] on. Keys, then columns of values, are on the
-// tensor cores' side of 16. The columns that a step multiplies are those that a lane finds in 16
-// bytes of a key: 32 i + 8 (lane % 4) + 4 (step % 2).
+// tensor cores' side of 16.
 template <int DIM>
 struct State {
   float sums[DIM / 16][4], m[2], l[2];
@@ -208,25 +212,19 @@ struct State {
   }
 
   // The weights of 16 keys, of which those from `low` to `high` are seen, and how they rescale what
-  // was added before them. Piece lane % 4 of key lane / 4 is at places[0], the fourth after it at
-  // places[1].
+  // was added before them. Of a run of 16 columns the lane reads a piece of one key for the others,
+  // at places[run % 4], and 128 bytes later that of the fourth run after it.
   __device__ void score(float (&weights)[4], float (&rescale)[2],
                         const unsigned (&queries)[DIM / 16][2], const char* keys,
-                        const int (&places)[2], int low, int high, float scale) {
+                        const int (&places)[4], int low, int high, float scale) {
     float even[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0};
-    uint4 x[DIM / 32], y[DIM / 32];  // all loads precede the first product
+    unsigned x[DIM / 16][4];  // all loads precede the first product
 #pragma unroll
-    for (int j = 0; j < DIM / 32; j++) {
-      const char* at = keys + places[j % 2] + j / 2 * 128;
-      x[j] = *reinterpret_cast<const uint4*>(at);
-      y[j] = *reinterpret_cast<const uint4*>(at + 8 * DIM * 2);  // 8 keys later
-    }
+    for (int i = 0; i < DIM / 16; i++) load_matrix4(x[i], keys + places[i % 4] + i / 4 * 128);
 #pragma unroll
-    for (int j = 0; j < DIM / 32; j++) {
-      const unsigned k0[4] = {x[j].x, y[j].x, x[j].y, y[j].y};
-      const unsigned k1[4] = {x[j].z, y[j].z, x[j].w, y[j].w};
-      multiply16(even, k0, queries[2 * j][0], queries[2 * j][1]);
-      multiply16(odd, k1, queries[2 * j + 1][0], queries[2 * j + 1][1]);
+    for (int i = 0; i < DIM / 16; i += 2) {
+      multiply16(even, x[i], queries[i][0], queries[i][1]);
+      multiply16(odd, x[i + 1], queries[i + 1][0], queries[i + 1][1]);
     }
 #pragma unroll
     for (int j = 0; j < 4; j++) weights[j] = __fmul_rn(__fadd_rn(even[j], odd[j]), scale);
@@ -260,8 +258,7 @@ struct State {
     for (int j = 0; j < 2; j++) l[j] = __fmaf_rn(l[j], rescale[j], sum[j]);
   }
 
-  // Adds their values. Of a run of 16 columns the lane reads a piece of one value for the others, at
-  // places[run % 4], and 128 bytes later that of the fourth run after it.
+  // Adds their values, from likewise.
   __device__ void add(const float (&weights)[4], const float (&rescale)[2], const char* values,
                       const int (&places)[4], int low, int high) {
     const unsigned w0 = transpose8(narrow2(weights[0], weights[1]));
@@ -331,8 +328,9 @@ __device__ inline void multiply(const Shape& a, const float* q, const int* rows,
   int fetching = 0, next = warp, blocks_to = to.blocks(), start_to = to.start();
   int head_to = parts == 1 ? to.group : to.group / parts, page = 0, rest = 0;
   long long from = 0;
-  int key_places[2], value_places[4], copy_places[8 / LINE];
-  for (int i = 0; i < 2; i++) key_places[i] = place_in_ring<DIM>(row, at + i * 4);
+  int key_places[4], value_places[4], copy_places[8 / LINE];
+  for (int i = 0; i < 4; i++)
+    key_places[i] = place_in_ring<DIM>(lane % 8 + lane / 8 % 2 * 8, i * 2 + lane / 16);
   for (int i = 0; i < 4; i++)
     value_places[i] = place_in_ring<DIM>(lane % 8 + lane / 16 * 8, i * 2 + lane / 8 % 2);
   for (int i = 0; i < 8 / LINE; i++)
@@ -373,12 +371,14 @@ __device__ inline void multiply(const Shape& a, const float* q, const int* rows,
   float4 columns[DIM / 16];
   unsigned queries[DIM / 16][2];
   auto ask = [&](int head, int count) {
-    const float* x = q + static_cast<long long>(head + row) * DIM + at * 8;
+    const float* x = q + static_cast<long long>(head + row) * DIM + at * 2;
 #pragma unroll
     for (int i = 0; i < DIM / 16; i++) {
       columns[i] = {0, 0, 0, 0};
-      if (row < count)
-        columns[i] = *reinterpret_cast<const float4*>(x + i / 2 * 32 + i % 2 * 4);
+      if (row >= count) continue;
+      const float2 low = *reinterpret_cast<const float2*>(x + i * 16);
+      const float2 high = *reinterpret_cast<const float2*>(x + i * 16 + 8);
+      columns[i] = {low.x, low.y, high.x, high.y};
     }
   };
   auto round = [&]() {

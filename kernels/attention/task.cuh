@@ -10,8 +10,8 @@
 // Both: warps in order by fused multiply-adds with e^(m_w - m). Powers by the GPU's 2^x.
 //
 // For the tensor cores, keys and values of earlier steps come through the ring, a chunk a run of
-// positions; those of this step, which other workers wrote, are put into their places there by the
-// warp that reads them.
+// positions, 8 of them a copy; those of this step, which other workers wrote, are put into their
+// places there by the warp that reads them.
 struct attention : MkBody {
   enum {
     SPLIT = 512,  // keys
@@ -20,7 +20,8 @@ struct attention : MkBody {
     GROUP = 8,    // queries that are multiplied side by side
     CHUNK = 32768,  // bytes of keys and values that come together
     PAD = 4,      // floats between the warps' sums of two queries
-    Q_PAD = 32,   // and between the queries: lanes of two rows read side by side
+    Q_PAD = 8,    // and values between the queries
+    RUN = 8,      // positions that a copy brings
   };
   static constexpr float LOG2_E = 1.44269504f;
   MK_DEVICE static float unseen() { return mk_float(0xff800000); }  // -infinity
@@ -144,37 +145,59 @@ struct attention : MkBody {
     return mk_load_coherent(a.page_table + s.sequence * a.pages_per_sequence + page);
   }
 
-  // A chunk: keys, then values, of `keys` positions, less those that are not seen or not yet there.
+  // A chunk: keys, then values, of `keys` positions, less the runs of 8 in which none is seen, or there
+  // yet. What else of a run comes along is not looked at.
   MK_DEVICE static void load(const AttentionArgs& a, int tile, MkLoad& ring) {
     if (!streams(a)) return;
     const Seen s = seen(a, ring, tile);
     const int32_t pages = ring.notes[PAGE];
     ring.notes[PAGE] = page_of(a, ring, ring.next);
     if (s.first >= s.end) return;
-    const int keys = chunk_keys(a.head_dim), row = a.head_dim * int(sizeof(mk_kv));
-    const int old = least(s.end, s.fresh), start = s.first / keys * keys, page_keys = a.page;
-    const int first_page = s.block(0) / page_keys;
-    // a lane's keys or values of one page: lanes 2 i and 2 i + 1 have the i-th page of a chunk
-    const char* cache = reinterpret_cast<const char*>(mk_lane() % 2 ? a.v_pages : a.k_pages);
-    const int heads = a.kv_heads, side = mk_lane() % 2 * keys;
+    const int keys = chunk_keys(a.head_dim), runs = keys / RUN;
+    const int run_bytes = RUN * a.head_dim * int(sizeof(mk_kv));
+    const int old = least(s.end, s.fresh), start = s.first / keys * keys;
+    const Divider page_keys = Divider::of(a.page);
+    const int first_page = s.block(0) / a.page;
 #pragma unroll 1
-    for (int g = 0; g < a.heads / heads; g += GROUP) {
-      int number = start / page_keys;  // the chunk's first page
+    for (int g = 0; g < a.heads / a.kv_heads; g += GROUP)
 #pragma unroll 1
       for (int chunk = start; chunk < s.end; chunk += keys) {
-        while ((number + 1) * page_keys <= chunk) number++;
         const int low = most(s.block(0), chunk), high = least(old, chunk + keys);
-        char* to = ring.claim(CHUNK, most(high - low, 0) * 2 * row);
-        const int mine = number + mk_lane() / 2;
-        const int64_t page = mk_shuffle(pages, (mine - first_page) & 31);
-        const int begin = most(low, mine * page_keys), end = least(high, (mine + 1) * page_keys);
-        if (begin < end)
-          ring.piece(to + (begin - chunk + side) * row,
-                     cache + ((page * heads + s.kv_head) * page_keys + begin - mine * page_keys) * row,
-                     (end - begin) * row);
+        const int count = high > low ? (high + RUN - 1) / RUN - low / RUN : 0;
+        char* to = ring.claim(CHUNK, count * 2 * run_bytes);
+        if (mk_has_box(128)) {  // a lane a run of keys, or of values
+          const int lane = mk_lane(), at = chunk + lane % runs * RUN;
+          const int64_t row = row_of(a, s, page_keys, pages, first_page, at);
+          if (lane < 2 * runs && at + RUN > low && at < high)
+            ring.box(to + lane * run_bytes, lane < runs ? a.place_of_k_pages : a.place_of_v_pages, 0,
+                     int32_t(row));
+        } else {
+#pragma unroll 1
+          for (int i = 0; i < 2 * runs; i++) {
+            const int at = chunk + i % runs * RUN;
+            const int64_t row = row_of(a, s, page_keys, pages, first_page, at);
+            if (at + RUN > low && at < high)
+              copy_run(ring, to + i * run_bytes, (i < runs ? a.k_pages : a.v_pages) + row * a.head_dim,
+                       a.head_dim);
+          }
+        }
         ring.commit(CHUNK);
       }
-    }
+  }
+  // The row of the cache, of head_dim elements, where position j is; all lanes take part.
+  MK_DEVICE static int64_t row_of(const AttentionArgs& a, const Seen& s, const Divider& page_keys,
+                                  int32_t pages, int first_page, int j) {
+    int rest;
+    const int number = page_keys.divide(j, rest) - first_page;
+    const int64_t page = mk_shuffle(pages, number & 31);
+    return (page * a.kv_heads + s.kv_head) * a.page + rest;
+  }
+  MK_DEVICE static void copy_run(MkLoad& ring, char* to, const mk_kv* from, int head_dim) {
+    const int across = head_dim * int(sizeof(mk_kv)) / 16;
+#pragma unroll 1
+    for (int i = mk_lane(); i < RUN * across; i += 32)
+      ring.piece(to + mk_box_place(i / across, i % across),
+                 reinterpret_cast<const char*>(from) + i * 16, 16);
   }
 
   // notes: [tokens, then each one's sequence, position and the first position of this step], then
@@ -251,55 +274,29 @@ struct attention : MkBody {
     for (int g = 0; g < c.notes[QUERIES]; g++) walk(a, s, g, keys, values, c);
   }
 
-  // Tensor cores: 16 keys times 8 queries, then 16 columns of values times 8 queries. A lane loads
-  // 16 bytes at a time from a chunk; which columns and keys a step multiplies is chosen so that
-  // they stay where they were loaded.
+  // Tensor cores: 16 keys times 8 queries, then 16 columns of values times 8 queries. Where a lane
+  // finds its rows of 8 x 8 matrices of a block: of one of its runs, from a vector of 8 columns on.
   template <int DIM>
-  struct Keys {
-    mk_word4 x[2][DIM / 32];  // keys lane / 4 and 8 + that; columns 32 i + 8 (lane % 4) and on
-
-    MK_DEVICE void load(const mk_bf16* block) {
-      block += mk_lane() / 4 * DIM + mk_lane() % 4 * 8;
-#pragma unroll
-      for (int i = 0; i < 2; i++)
-#pragma unroll
-        for (int j = 0; j < DIM / 32; j++)
-          x[i][j] = *reinterpret_cast<const mk_word4*>(block + i * 8 * DIM + j * 32);
-    }
-  };
-  template <int DIM>
-  struct Values {
-    mk_word4 x[4][DIM / 64];  // keys `key`; columns 64 i + 8 (lane / 4) and on
-    MK_DEVICE static int key(int i) { return mk_lane() % 4 * 2 + i % 2 + i / 2 * 8; }
-
-    MK_DEVICE void load(const mk_bf16* block) {
-      block += mk_lane() % 4 * 2 * DIM + mk_lane() / 4 * 8;
-#pragma unroll
-      for (int i = 0; i < 4; i++)
-#pragma unroll
-        for (int j = 0; j < DIM / 64; j++)
-          x[i][j] = *reinterpret_cast<const mk_word4*>(block + (i % 2 + i / 2 * 8) * DIM + j * 64);
-    }
-    // keeps keys in [low, high): memory that no token sees may hold anything
-    MK_DEVICE void keep(int low, int high) {
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const bool seen = key(i) >= low && key(i) < high;
-#pragma unroll
-        for (int j = 0; j < DIM / 64; j++)
-          for (int n = 0; n < 4; n++) x[i][j].v[n] = seen ? x[i][j].v[n] : 0;
-      }
+  struct Rows {
+    const char* at;
+    int turn;  // of a vector's place, by row
+    MK_DEVICE Rows(const char* block, int lane, int run, int vector)
+        : at(block + run * RUN * DIM * 2 + lane % 8 * 128), turn((lane % 8 ^ vector) * 16) {}
+    MK_DEVICE const char* columns(int i) const {  // 16 i to 16 i + 15
+      return at + i / 4 * 1024 + (i % 4 * 32 ^ turn);
     }
   };
 
-  // A warp's sums so far; a lane has columns 64 i + 8 (lane / 4) + j (+ 4 in the
-  // upper half of a tile) of queries 2 (lane % 4) and the next.
+  // A warp's sums so far: a lane has columns 16 i + lane / 4 (+ 8 from sums[][2] on) of queries
+  // 2 (lane % 4) and the next.
   template <int DIM>
   struct State {
     float sums[DIM / 16][4];
     float m[2], l[2];
+    int lane;
 
     MK_DEVICE void begin() {
+      lane = mk_thread_here() % 32;  // not kept in a register through all other ops
 #pragma unroll
       for (int i = 0; i < DIM / 16; i++)
         for (int j = 0; j < 4; j++) sums[i][j] = 0.0f;
@@ -307,80 +304,88 @@ struct attention : MkBody {
       l[0] = l[1] = 0.0f;
     }
 
-    MK_DEVICE static void score(float (&s)[4], const mk_bf16* q, const Keys<DIM>& keys,
-                                float scale) {
+    // of keys lane / 4, and 8 more from s[2] on; those in [low, high) are seen
+    MK_DEVICE void score(float (&s)[4], const mk_bf16* queries,
+                         const char* block, float scale, int low, int high) const {
+      const Rows<DIM> keys(block, lane, lane / 8 % 2, lane / 16);
       float odd[4] = {0, 0, 0, 0};
+      uint32_t x[DIM / 16][4], q[DIM / 32][4];  // q: two steps' halves of 8 columns
       for (int i = 0; i < 4; i++) s[i] = 0.0f;
-      q += mk_lane() / 4 * (DIM + Q_PAD) + mk_lane() % 4 * 8;
 #pragma unroll
-      for (int i = 0; i < DIM / 32; i++) {  // two steps
-        const mk_word4 &low = keys.x[0][i], &high = keys.x[1][i];
-        const mk_word4 b = *reinterpret_cast<const mk_word4*>(q + i * 32);
-        const uint32_t first[4] = {low.v[0], high.v[0], low.v[1], high.v[1]};
-        mk_mma(s, first, b.v[0], b.v[1]);
-        const uint32_t second[4] = {low.v[2], high.v[2], low.v[3], high.v[3]};
-        mk_mma(odd, second, b.v[2], b.v[3]);
+      for (int i = 0; i < DIM / 32; i++) {
+        mk_load_matrix4(x[2 * i], keys.columns(2 * i));
+        mk_load_matrix4(x[2 * i + 1], keys.columns(2 * i + 1));
+        mk_load_matrix4(q[i], queries + lane % 8 * (DIM + Q_PAD) + lane / 8 * 8 + i * 32);
+      }
+#pragma unroll
+      for (int i = 0; i < DIM / 32; i++) {
+        mk_mma(s, x[2 * i], q[i][0], q[i][1]);
+        mk_mma(odd, x[2 * i + 1], q[i][2], q[i][3]);
       }
       for (int i = 0; i < 4; i++) s[i] = mk_mul(mk_add(s[i], odd[i]), scale);
-    }
-
-    // scores of keys lane / 4 (+ 8 from s[2] on) become weights; keys in [low, high) are seen
-    MK_DEVICE void soften(float (&s)[4], int low, int high) {
-      float rescale[2];
+      if (low <= 0 && high >= BLOCK) return;
       for (int i = 0; i < 4; i++) {
-        const int key = mk_lane() / 4 + i / 2 * 8;
+        const int key = lane / 4 + i / 2 * 8;
         if (key < low || key >= high) s[i] = unseen();
       }
-      for (int i = 0; i < 2; i++) {
-        float top = mk_max(s[i], s[i + 2]);
-        for (int mask = 16; mask >= 4; mask /= 2) top = mk_max(top, mk_shuffle_xor(top, mask));
-        top = mk_max(m[i], top);
-        rescale[i] = power(mk_add(m[i], -top));
-        m[i] = top;
-        for (int j = i; j < 4; j += 2) {
-          const int key = mk_lane() / 4 + j / 2 * 8;
-          s[j] = key < low || key >= high ? 0.0f : power(mk_add(s[j], -top));
-        }
-        float sum = mk_add(s[i], s[i + 2]);
-        for (int mask = 16; mask >= 4; mask /= 2) sum = mk_add(sum, mk_shuffle_xor(sum, mask));
-        l[i] = mk_fma(l[i], rescale[i], sum);
-      }
-#pragma unroll
-      for (int i = 0; i < DIM / 16; i++)
-        for (int j = 0; j < 4; j++) sums[i][j] = mk_mul(sums[i][j], rescale[j % 2]);
     }
 
-    MK_DEVICE void add_values(const float (&weights)[4], const Values<DIM>& values) {
+    // scores become weights; `rescale` is the factor of what was added before them
+    MK_DEVICE void soften(float (&s)[4], float (&rescale)[2]) {
+      float top[2], sum[2];
+      for (int i = 0; i < 2; i++) top[i] = mk_max(s[i], s[i + 2]);
+#pragma unroll
+      for (int mask = 16; mask >= 4; mask /= 2)
+        for (int i = 0; i < 2; i++) top[i] = mk_max(top[i], mk_shuffle_xor(top[i], mask));
+      for (int i = 0; i < 2; i++) {
+        top[i] = mk_max(m[i], top[i]);
+        rescale[i] = power(mk_add(m[i], -top[i]));
+        m[i] = top[i];
+        for (int j = i; j < 4; j += 2) s[j] = power(mk_add(s[j], -top[i]));
+        sum[i] = mk_add(s[i], s[i + 2]);
+      }
+#pragma unroll
+      for (int mask = 16; mask >= 4; mask /= 2)
+        for (int i = 0; i < 2; i++) sum[i] = mk_add(sum[i], mk_shuffle_xor(sum[i], mask));
+      for (int i = 0; i < 2; i++) l[i] = mk_fma(l[i], rescale[i], sum[i]);
+    }
+
+    // memory that no token sees may hold anything
+    MK_DEVICE void add_values(const float (&weights)[4], const float (&rescale)[2], const char* block,
+                              int low, int high) {
+      const Rows<DIM> values(block, lane, lane / 16, lane / 8 % 2);
+      uint32_t v[DIM / 16][4];  // of keys 2 (lane % 4) and the next, and 8 more from [2] on
+#pragma unroll
+      for (int i = 0; i < DIM / 16; i++) mk_load_turned4(v[i], values.columns(i));
       const uint32_t w0 = mk_transpose(mk_narrow2(weights[0], weights[1]));
       const uint32_t w1 = mk_transpose(mk_narrow2(weights[2], weights[3]));
+      if (low > 0 || high < BLOCK) {
+        uint32_t seen[2];
+        for (int j = 0; j < 2; j++) {
+          const int key = lane % 4 * 2 + j * 8;
+          seen[j] = (key >= low && key < high ? 0xffffu : 0) |
+                    (key + 1 >= low && key + 1 < high ? 0xffff0000u : 0);
+        }
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++)
+          for (int j = 0; j < 4; j++) v[i][j] &= seen[j / 2];
+      }
 #pragma unroll
       for (int i = 0; i < DIM / 16; i++) {
-        const int chunk = i / 4, word = i % 4 / 2, half = i % 2;
-        const uint32_t v[4] = {
-            pair(values.x[0][chunk].v[word], values.x[1][chunk].v[word], half),
-            pair(values.x[0][chunk].v[word + 2], values.x[1][chunk].v[word + 2], half),
-            pair(values.x[2][chunk].v[word], values.x[3][chunk].v[word], half),
-            pair(values.x[2][chunk].v[word + 2], values.x[3][chunk].v[word + 2], half),
-        };
-        mk_mma(sums[i], v, w0, w1);
+        for (int j = 0; j < 4; j++) sums[i][j] = mk_mul(sums[i][j], rescale[j % 2]);
+        mk_mma(sums[i], v[i], w0, w1);
       }
-    }
-    MK_DEVICE static uint32_t pair(uint32_t x, uint32_t y, int half) {  // one column of two keys
-      return mk_halves(x, y, half);
     }
 
     // to a warp's part of the arena: [GROUP][DIM + PAD], and (m, l) [GROUP][2]
     MK_DEVICE void leave(float* out, float* out_m) const {
-      const int query = mk_lane() % 4 * 2;
+      const int query = lane % 4 * 2;
 #pragma unroll
-      for (int i = 0; i < DIM / 16; i += 4)
+      for (int i = 0; i < DIM / 16; i++)
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-          const mk_float4 x = {{sums[i][j], sums[i + 1][j], sums[i + 2][j], sums[i + 3][j]}};
-          float* to = out + (query + j % 2) * (DIM + PAD) + i * 16 + mk_lane() / 4 * 8 + j / 2 * 4;
-          *reinterpret_cast<mk_float4*>(to) = x;
-        }
-      if (mk_lane() >= 4) return;
+        for (int j = 0; j < 4; j++)
+          out[(query + j % 2) * (DIM + PAD) + i * 16 + j / 2 * 8 + lane / 4] = sums[i][j];
+      if (lane >= 4) return;
       for (int i = 0; i < 2; i++) {
         out_m[(query + i) * 2] = m[i];
         out_m[(query + i) * 2 + 1] = l[i];
@@ -425,10 +430,15 @@ struct attention : MkBody {
         c.skip(CHUNK);
         continue;
       }
-      mk_bf16* keys = reinterpret_cast<mk_bf16*>(c.take(CHUNK)) + i * BLOCK * DIM;
+      char* keys = c.take(CHUNK) + i * BLOCK * DIM * 2;
+      char* values = keys + CHUNK / 2;
       const bool patched = j + BLOCK > s.fresh;
-      if (patched) patch<DIM>(a, s, j, keys, keys + KEYS * DIM);
-      add<DIM>(state, q, keys, keys + KEYS * DIM, a.scale, s.first - j, s.end - j);
+      if (patched) patch<DIM>(a, s, j, keys, values);
+      const int low = s.first - j, high = s.end - j;
+      float weights[4], rescale[2];
+      state.score(weights, q, keys, a.scale, low, high);
+      state.soften(weights, rescale);
+      state.add_values(weights, rescale, values, low, high);
       if (patched) mk_fence_async();  // the copy engine will write here next
       c.give_back(CHUNK);
     }
@@ -448,32 +458,20 @@ struct attention : MkBody {
       join(partial + i / DIM * (DIM + 16), DIM, sums + i / DIM * (DIM + PAD), GROUP * (DIM + PAD),
            ml + i / DIM * 2, GROUP * 2, i % DIM, least(blocks, MK_COMPUTE_WARPS));
   }
-  template <int DIM>
-  MK_DEVICE static void add(State<DIM>& state, const mk_bf16* q, const mk_bf16* keys,
-                            const mk_bf16* values, float scale, int low, int high) {
-    float weights[4];
-    Keys<DIM> k;
-    k.load(keys);
-    state.score(weights, q, k, scale);
-    state.soften(weights, low, high);
-    Values<DIM> v;
-    v.load(values);
-    if (low > 0 || high < BLOCK) v.keep(low, high);
-    state.add_values(weights, v);
-  }
   // This step's keys and values of the block at position j, which no copy brings.
   template <int DIM>
-  MK_DEVICE static void patch(const AttentionArgs& a, const Seen& s, int j, mk_bf16* keys,
-                              mk_bf16* values) {
+  MK_DEVICE static void patch(const AttentionArgs& a, const Seen& s, int j, char* keys,
+                              char* values) {
     enum { VECTORS = DIM / 8 };  // of 16 bytes, a lane each: keys, then values
-    const int lane = mk_lane(), column = lane % VECTORS * 8;
+    const int lane = mk_lane(), vector = lane % VECTORS;
     const mk_kv* from = lane < VECTORS ? a.k_pages : a.v_pages;
-    mk_bf16* to = lane < VECTORS ? keys : values;
+    char* to = lane < VECTORS ? keys : values;
 #pragma unroll 1
     for (int i = most(s.fresh, j); i < least(s.end, j + BLOCK); i++)
       if (lane < 2 * VECTORS)
-        *reinterpret_cast<mk_word4*>(to + (i - j) * DIM + column) =
-            mk_load_coherent16(from + s.at(a, i) + column);
+        *reinterpret_cast<mk_word4*>(to + (i - j) / RUN * RUN * DIM * 2 +
+                                     mk_box_place((i - j) % RUN, vector)) =
+            mk_load_coherent16(from + s.at(a, i) + vector * 8);
     mk_sync_warp();
   }
 

@@ -64,10 +64,6 @@ MK_INLINE uint32_t mk_narrow2(float low, float high) {  // to nearest even; low 
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
 }
-// The lower or the upper halves of two words, x's in the low half.
-MK_INLINE uint32_t mk_halves(uint32_t x, uint32_t y, bool upper) {
-  return __byte_perm(x, y, upper ? 0x7632 : 0x5410);
-}
 MK_INLINE mk_bf16 mk_narrow(float x) { return static_cast<mk_bf16>(mk_narrow2(x, 0.0f)); }
 MK_INLINE float mk_fma(float x, float y, float z) { return __fmaf_rn(x, y, z); }
 MK_INLINE float mk_add(float x, float y) { return __fadd_rn(x, y); }
@@ -94,6 +90,12 @@ MK_INLINE void mk_mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32
 // i / 8, 16 bytes aligned.
 MK_INLINE void mk_load_matrix4(uint32_t (&m)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(mk_shared_address(row))
+               : "memory");
+}
+MK_INLINE void mk_load_turned4(uint32_t (&m)[4], const void* row) {  // each of them transposed
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
                : "r"(mk_shared_address(row))
                : "memory");

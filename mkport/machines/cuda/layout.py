@@ -33,18 +33,30 @@ PAIRED = 95  # per cent of neighbouring stage buffers that must fit together
 
 @dataclass(frozen=True)
 class Matrix:
-    """A weight tensor as the copy engine sees it: neighbouring rows, in blocks of 128 bytes."""
+    """A tensor of weights, or a cache, as the copy engine sees it: neighbouring rows, in blocks of 128 bytes."""
 
     rows: int
     row_bytes: int
     blocks: int  # of a row that a copy brings: a slice of k
 
 
-def matrix_of(spec: TensorSpec, weights: str) -> Matrix | None:
-    """How a tensor is copied 8 rows at a time, or None where rows are no whole blocks and come in
-    pieces, or it holds no weights (of storage type `weights`)."""
+def matrices(schedule: Schedule) -> dict[str, Matrix]:
+    """The tensors of weights and caches that are copied 8 rows at a time; others, whose rows are no
+    whole blocks, come in pieces."""
+    graph = schedule.graph
+    names = {
+        node.args[arg.name]
+        for node in graph.nodes
+        for arg in node.op.tensors
+        if arg.dtype in ("weight", "kv")
+    }
+    found = {name: _matrix(spec) for name, spec in graph.tensors.items() if name in names}
+    return {name: matrix for name, matrix in found.items() if matrix is not None}
+
+
+def _matrix(spec: TensorSpec) -> Matrix | None:
     row_bytes = spec.shape[-1] * DTYPE_BYTES[spec.dtype] if len(spec.shape) > 1 else 0
-    if spec.dtype != weights or not row_bytes or row_bytes % BLOCK_BYTES or 0 in spec.shape:
+    if not row_bytes or row_bytes % BLOCK_BYTES or 0 in spec.shape:
         return None
     rows = int(np.prod(spec.shape[:-1], dtype=np.int64))
     return Matrix(rows, row_bytes, min(row_bytes, ROW_BYTES) // BLOCK_BYTES)

@@ -51,7 +51,7 @@ class CudaMachine:
         self._trace = cupy.zeros((len(records), 3), np.int64)
         self._records, self._first = cupy.asarray(records), cupy.asarray(self._firsts)
         self._table = cupy.asarray([a.data.ptr for a in self.tensors.values()], np.int64)
-        self._maps = tensor_maps(schedule.graph.tensors, self.tensors, program.weights)
+        self._maps = tensor_maps(schedule, self.tensors)
         self._counters = cupy.asarray(layout.counters_after(schedule, first_step))
         self._errors = cupy.zeros(layout.error_block(schedule), np.int32)
         self._limit_ns = int(limit_s * 1e9)

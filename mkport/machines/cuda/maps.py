@@ -1,5 +1,5 @@
-"""Tensor maps: how the copy engine of a GPU from sm_90 on is told of a weight matrix, so that one
-instruction brings 8 rows of it in the order that the ring keeps."""
+"""Tensor maps: how the copy engine of a GPU from sm_90 on is told of a weight matrix, or of a cache,
+so that one instruction brings 8 rows of it in the order that the ring keeps."""
 
 import ctypes
 import sys
@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from mkport.compose.cuda_constants import BLOCK_BYTES, BOX_ROWS, MAP_BYTES
-from mkport.declare import DTYPE_BYTES, TensorSpec
+from mkport.declare import DTYPE_BYTES
 from mkport.errors import UserError
-from mkport.machines.cuda.layout import Matrix, matrix_of
+from mkport.machines.cuda.layout import Matrix, matrices
+from mkport.plan import Schedule
 
 # The driver's constants, from cuda.h.
 _UINT16, _UINT32 = 1, 2
@@ -19,18 +20,17 @@ _NO_INTERLEAVE, _SWIZZLE_128B, _NO_PROMOTION, _FILL_ZEROS = 0, 3, 0, 0
 _ALIGN = 64  # bytes, of a map in host memory
 
 
-def tensor_maps(specs: Mapping[str, TensorSpec], arrays: Mapping[str, Any], weights: str) -> Any:
+def tensor_maps(schedule: Schedule, arrays: Mapping[str, Any]) -> Any:
     """The maps of all tensors in their order: CuPy uint8 [tensors, MAP_BYTES], zeros where none is
-    needed. `weights` is the storage type of weights. Raises UserError when the driver refuses one.
-    """
+    needed. Raises UserError when the driver refuses one."""
     import cupy
 
+    specs, known = schedule.graph.tensors, matrices(schedule)
     maps = np.zeros((len(specs), MAP_BYTES), np.uint8)
     encode = _encoder()
     for place, (name, spec) in enumerate(specs.items()):
-        matrix = matrix_of(spec, weights)
-        if matrix is not None:
-            maps[place] = _map(encode, matrix, arrays[name].data.ptr, DTYPE_BYTES[spec.dtype])
+        if name in known:
+            maps[place] = _map(encode, known[name], arrays[name].data.ptr, DTYPE_BYTES[spec.dtype])
     return cupy.asarray(maps)
 
 

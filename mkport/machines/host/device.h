@@ -57,9 +57,6 @@ inline int32_t mk_bits(float x) {
 }
 inline int mk_count_bits(uint32_t x) { return __builtin_popcount(x); }
 inline float mk_widen(mk_bf16 h) { return mk_float(int32_t(uint32_t(h) << 16)); }
-inline uint32_t mk_halves(uint32_t x, uint32_t y, bool upper) {
-  return upper ? x >> 16 | (y & 0xffff0000u) : (x & 0xffff) | y << 16;
-}
 inline mk_bf16 mk_narrow(float x) {
   uint32_t bits;
   memcpy(&bits, &x, 4);
@@ -144,6 +141,10 @@ inline uint32_t mk_transpose(uint32_t pair) {
     }
   });
   return given.turned;
+}
+inline void mk_load_turned4(uint32_t (&m)[4], const void* row) {
+  mk_load_matrix4(m, row);
+  for (uint32_t& pair : m) pair = mk_transpose(pair);
 }
 
 // Within a warp.

@@ -44,7 +44,7 @@ class HostMachine:
         self.times: list[np.ndarray] = []  # of the last traced step: int64 [records, 3] a worker
         self.seed = seed
         self._table = np.array([array.ctypes.data for array in self.tensors.values()], np.int64)
-        self._maps = maps_of(self.tensors, schedule, program.weights)
+        self._maps = maps_of(self.tensors, schedule)
         self._records, self._firsts = layout.flatten(program, schedule, self.shared)
         self._counters = layout.counters_after(schedule, first_step)
         self._errors = np.zeros(layout.error_block(schedule), np.int32)
@@ -91,12 +91,13 @@ class HostMachine:
         poison(self.schedule.graph.tensors, self.tensors)
 
 
-def maps_of(tensors: Mapping[str, np.ndarray], schedule: Schedule, weights: str) -> np.ndarray:
+def maps_of(tensors: Mapping[str, np.ndarray], schedule: Schedule) -> np.ndarray:
     """What the host build's copies are told of each tensor: int64 [tensors, MAP_BYTES / 8]."""
     maps = np.zeros((len(tensors), CONSTANTS["MAP_BYTES"] // 8), np.int64)
-    for number, (name, spec) in enumerate(schedule.graph.tensors.items()):
-        matrix = layout.matrix_of(spec, weights)
-        if matrix is not None:
+    known = layout.matrices(schedule)
+    for number, name in enumerate(schedule.graph.tensors):
+        if name in known:
+            matrix = known[name]
             address = tensors[name].ctypes.data
             maps[number, :4] = address, matrix.rows, matrix.row_bytes, matrix.blocks
     return maps
