@@ -476,28 +476,20 @@ struct attention : MkBody {
   }
 
   // Four columns, from d on, of the warps' sums to a row of partial; the first thread of the row
-  // also has m and l.
+  // also has m and l. This runs once a tile: instructions that must be fetched take longer to come than
+  // these to run, so its loops are not unrolled.
   MK_DEVICE static void join(float* out, int dim, const float* sums, int pitch, const float* ml,
                              int ml_pitch, int d, int warps) {
-    float ms[MK_COMPUTE_WARPS], ls[MK_COMPUTE_WARPS], m = unseen(), l = 0.0f;
-    mk_float4 x[MK_COMPUTE_WARPS], y = {{0, 0, 0, 0}};
-#pragma unroll
-    for (int warp = 0; warp < MK_COMPUTE_WARPS; warp++) {  // all loads under way
-      ms[warp] = unseen();
-      ls[warp] = 0.0f;
-      x[warp] = {{0, 0, 0, 0}};
-      if (warp >= warps) continue;
-      ms[warp] = ml[warp * ml_pitch];
-      ls[warp] = ml[warp * ml_pitch + 1];
-      x[warp] = *reinterpret_cast<const mk_float4*>(sums + warp * pitch + d);
-    }
-#pragma unroll
-    for (int warp = 0; warp < MK_COMPUTE_WARPS; warp++) m = mk_max(m, ms[warp]);
-#pragma unroll
-    for (int warp = 0; warp < MK_COMPUTE_WARPS; warp++) {  // those that are not there add 0
-      const float factor = warp < warps ? power(mk_add(ms[warp], -m)) : 0.0f;
-      for (int i = 0; i < 4; i++) y.v[i] = mk_fma(x[warp].v[i], factor, y.v[i]);
-      l = mk_fma(ls[warp], factor, l);
+    float m = unseen(), l = 0.0f;
+    mk_float4 y = {{0, 0, 0, 0}};
+#pragma unroll 1
+    for (int warp = 0; warp < warps; warp++) m = mk_max(m, ml[warp * ml_pitch]);
+#pragma unroll 1
+    for (int warp = 0; warp < warps; warp++, sums += pitch, ml += ml_pitch) {
+      const float factor = power(mk_add(ml[0], -m));
+      const mk_float4 x = *reinterpret_cast<const mk_float4*>(sums + d);
+      for (int i = 0; i < 4; i++) y.v[i] = mk_fma(x.v[i], factor, y.v[i]);
+      l = mk_fma(ml[1], factor, l);
     }
     mk_store(reinterpret_cast<mk_float4*>(out + d), y);
     if (d != 0) return;

@@ -213,41 +213,38 @@ MK_DEVICE inline void mk_put(mk_bf16* to, const mk_float4& x) {
   const mk_word2 pairs = {{mk_narrow2(x.v[0], x.v[1]), mk_narrow2(x.v[2], x.v[3])}};
   *reinterpret_cast<mk_word2*>(to) = pairs;
 }
-// Brings rows to a stage buffer that other workers wrote earlier in this step; `warps` take part, a
-// vector a lane, 128 columns side by side at a time. Many loads are under way before the first is
-// used: each takes most of 1 us. So that nothing branches between them, a load behind the last
-// column or row is one of the last again; places in x are 32 bits wide. The loop is not unrolled further, since code that runs
-// once a record must be fetched each time.
-template <int FLIGHT>
-MK_DEVICE inline void mk_gather(const MkInput& in, char* buffer, int warp, int warps) {
-  enum { ACROSS = 32 * 4 };
+// Brings rows to a stage buffer that other workers wrote earlier in this step; WARPS take part, a
+// vector a thread. FLIGHT loads are under way before the first is used: each takes most of 1 us. So
+// that nothing branches between them, a load behind the last row is one of the last row again; places
+// in x are 32 bits wide. Code that runs once a record must be fetched each time: no division.
+template <int FLIGHT, int WARPS>
+MK_DEVICE inline void mk_gather(const MkInput& in, char* buffer, int thread) {
   const float* x = in.x;
   const int32_t* source = in.source;
-  const int n = in.n, rows = in.rows, pitch = in.pitch, lane = mk_lane() * 4;
-  const int across = (n + ACROSS - 1) / ACROSS, more_rows = warps / across, more = warps % across;
-  int row = warp / across, column = warp % across;
+  const int n = in.n, rows = in.rows, pitch = in.pitch;
+  int more_rows = 0, more = WARPS * 32 * 4;  // from a thread's vector to its next
+#pragma unroll 1
+  for (; more >= n; more -= n) more_rows++;
+  int row = 0, column = thread * 4;
+#pragma unroll 1
+  for (; column >= n; column -= n) row++;
 #pragma unroll 1
   while (row < rows) {
     mk_float4 v[FLIGHT];
-    int r = row, c = column;
+    int to[FLIGHT];
 #pragma unroll
     for (int i = 0; i < FLIGHT; i++) {
-      int from = r < rows ? r : rows - 1;
+      int from = row < rows ? row : rows - 1;
+      to[i] = row < rows ? row * pitch + column : -1;
       if (source) from = source[from];
-      const int at = c * ACROSS + lane;
-      v[i] = mk_load_coherent4(x + (from * n + (at < n ? at : n - 4)));
-      r += more_rows;
-      c += more;
-      if (c >= across) c -= across, r++;
-    }
-#pragma unroll
-    for (int i = 0; i < FLIGHT; i++) {
-      const int at = column * ACROSS + lane;
-      if (row < rows && at < n) mk_put(reinterpret_cast<mk_weight*>(buffer) + row * pitch + at, v[i]);
+      v[i] = mk_load_coherent4(x + (from * n + column));
       row += more_rows;
       column += more;
-      if (column >= across) column -= across, row++;
+      if (column >= n) column -= n, row++;
     }
+#pragma unroll
+    for (int i = 0; i < FLIGHT; i++)
+      if (to[i] >= 0) mk_put(reinterpret_cast<mk_weight*>(buffer) + to[i], v[i]);
   }
 }
 

@@ -114,7 +114,7 @@ MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
       const MkInput in = mk_dispatch_stage(box, stage);
       if (product && in.rows > 0) role.wait_stage_free(box, r);
       if (box.input.rows < 0) {
-        mk_gather<16>(in, stage.buffer, thread / 32, MK_STAGE_WARPS);
+        mk_gather<16, MK_STAGE_WARPS>(in, stage.buffer, thread);
       } else if (in.rows > 0) {
         stage.sync();  // all have read who is to stage
         if (thread == 0) box.input = in;
@@ -158,7 +158,7 @@ MK_DEVICE inline void mk_computer(const MkLaunch& launch) {
     }
     char* buffer = role.stage_buffer(box);
     if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED) && box.input.rows > 0) {
-      mk_gather<(MK_ROWS > 8 ? 8 : 4)>(box.input, buffer, mk_warp(), MK_COMPUTE_WARPS);
+      mk_gather<(MK_ROWS > 8 ? 8 : 4), MK_COMPUTE_WARPS>(box.input, buffer, mk_thread_here());
       mk_named_barrier(MK_COMPUTE_BARRIER, MK_COMPUTERS);
     }
     MkCompute compute = {role.ring(), buffer, nullptr, buffer, box.notes, nullptr, -1, -1, {}};
