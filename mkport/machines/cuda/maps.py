@@ -1,5 +1,5 @@
-"""Tensor maps: how the copy engine of a GPU from sm_90 on is told of a weight matrix, or of a cache,
-so that one instruction brings 8 rows of it in the order that the ring keeps."""
+"""Tensor maps: how the copy engine of a GPU from sm_90 on is told of a weight matrix or a cache, so
+that one instruction brings 8 rows of it in the order that the ring keeps."""
 
 import ctypes
 import sys
