@@ -4,9 +4,9 @@
 // columns, even ones to sum 0, odd ones to sum 1, sum 0 + sum 1, times scale. A block's weights
 // e^(s - m') join key j with j + 8, then in halves; l' = fma(l, e^(m - m'), their sum);
 // acc' = acc * e^(m - m'), then the block's values times its weights, rounded to bfloat16.
-// Otherwise: warp w has keys 64 w to 64 w + 63 of the split, a lane two of them, 32 apart. Scores: fused multiply-adds, column i
-// to sum i % 4, (0 + 1) + (2 + 3), times scale; weights joined in halves; values by fused
-// multiply-adds, keys ascending.
+// Otherwise: warp w has keys 64 w to 64 w + 63 of the split, a lane two of them, 32 apart. Scores:
+// fused multiply-adds, column i to sum i % 4, (0 + 1) + (2 + 3), times scale; weights joined in
+// halves; values by fused multiply-adds, keys ascending.
 // Both: warps in order by fused multiply-adds with e^(m_w - m). Powers by the GPU's 2^x.
 //
 // For the tensor cores, keys and values of earlier steps come through the ring, a chunk a run of
