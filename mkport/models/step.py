@@ -207,7 +207,7 @@ class Step:
         """Queries of `h` [rows, hidden] to scratch [rows, heads * head_dim], its keys and values to
         the cache [pages, kv_heads, page, head_dim]."""
         rope = self.rope_table("rope", a.head_dim) if a.rope else None
-        for part in ("k", "v", "q"):  # q last: all workers have some of it, and end together
+        for part in ("v", "k", "q"):  # q last: all workers have some of it, and end together
             table = None if part == "v" else rope
             if a.norm_eps is None or part == "v":
                 self._projected(layer, h, prefix, a, part, table)
