@@ -33,7 +33,7 @@ def test_too_few_splits_for_the_context_are_refused() -> None:
     partial = {"shape": (6, 1, 6, 48), "logical": (6, 1, 6)}
     args, shape = {"splits": 1, "split_step": 1}, replace(tiny.SHAPE, context=640)
     said = _refusal(_edited("llama", "attention", args, {"partial": partial}, shape))
-    assert "positions of rows: 1 to 512 here, but 640 in layer 0 / v_proj" in said
+    assert "positions of rows: 1 to 512 here, but 640 in layer 0 / k_proj" in said
 
 
 def test_the_check_is_quick() -> None:
