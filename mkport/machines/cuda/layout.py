@@ -33,7 +33,7 @@ PAIRED = 95  # per cent of neighbouring stage buffers that must fit together
 
 @dataclass(frozen=True)
 class Matrix:
-    """Weights or a cache as the copy engine sees them: rows side by side, in blocks of 128 bytes."""
+    """Weights or a cache as the copy engine sees them: rows, in blocks of 128 bytes."""
 
     rows: int
     row_bytes: int
