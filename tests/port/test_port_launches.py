@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from mkport.cli.main import app
 from mkport.errors import UserError
 from mkport.machines.host.build import compiler
-from mkport.port import launched
+from mkport.port import launch_bits
 from mkport.port.launched import port_launches
 from mkport.port.several import host_launches
 
@@ -79,15 +79,15 @@ def test_another_order_than_the_host_s_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(tmp_path, HOST)
-    real: Any = launched._Launches._megakernel
+    real: Any = launch_bits._megakernel
 
-    def backwards(self: Any, tensors: Any, wanted: Any) -> list[str]:
-        self.launches.reverse()
-        self.ports.reverse()
-        self.ops.reverse()
-        return real(self, tensors, wanted)
+    def backwards(made: Any, tensors: Any, wanted: Any) -> list[str]:
+        made.launches.reverse()
+        made.ports.reverse()
+        made.ops.reverse()
+        return real(made, tensors, wanted)
 
-    monkeypatch.setattr(launched._Launches, "_megakernel", backwards)
+    monkeypatch.setattr(launch_bits, "_megakernel", backwards)
     made = port_launches(path, host_launches(path), GIVEN, out=tmp_path / "out", compile=False)
     assert made.exit_code == 3 and made.same is False and not (tmp_path / "out").exists()
     assert "other bits than the launches in their order" in made.findings[0].cause
