@@ -50,8 +50,7 @@ class Request:
 
 RECORDED = "port.json"
 ROLES = (  # members of every body
-    "begin", "compute", "early", "late", "load", "open", "parts", "prepare", "product", "stage",
-    "store",
+    "begin", "compute", "early", "late", "load", "open", "parts", "prepare", "stage", "store",
 )  # fmt: skip
 BUILTINS = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 

@@ -314,7 +314,6 @@ struct MkStore {
 };
 
 struct MkBody {
-  static constexpr bool product = false;
   // True when the addresses of `load` are data: it then runs after the record's waits.
   static constexpr bool late = false;
   static constexpr int parts = 1;
@@ -340,6 +339,4 @@ struct MkBody {
 //                           place of `stage`
 //   input(a, run, s)        says what to stage.
 // `early` and `prepare` leave the record's MkPlan; compute is MkProduct's.
-struct MkProductBody : MkBody {
-  static constexpr bool product = true;
-};
+struct MkProductBody : MkBody {};
