@@ -148,6 +148,8 @@ def _read(sock: socket.socket, connection: _Connection, now: float) -> bool:
     """Takes what has arrived; False at the end of the answer."""
     try:
         got = sock.recv(READ)
+    except BlockingIOError:  # a look at all connections has taken it since
+        return True
     except ConnectionError:
         got = b""
     connection.read += got

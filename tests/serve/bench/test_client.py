@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mkport.engine.bench.serving.client import Ask, _Connection, answer, run
+from mkport.engine.bench.serving.client import Ask, _Connection, _read, answer, run
 
 
 def _event(text: str) -> bytes:
@@ -70,6 +70,16 @@ def test_an_answer_that_fails_is_an_error(raw: bytes, said: str) -> None:
     error = answer(_received(raw, [])).error
     assert error
     assert said in error or not raw
+
+
+def test_what_another_look_has_taken_is_not_the_end() -> None:
+    mine, other = socket.socketpair()
+    with mine, other:
+        mine.setblocking(False)
+        connection = _Connection(Ask({}), 0.0, b"")
+        assert _read(mine, connection, 1.0) and not connection.marks
+        other.close()
+        assert not _read(mine, connection, 2.0)
 
 
 def test_what_is_read_together_is_known_up_to_the_same_moments() -> None:
