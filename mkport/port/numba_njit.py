@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from mkport.errors import UserError
-from mkport.files import make_folder, write_text
 from mkport.port import emit
 from mkport.port.arguments import read_arguments
 from mkport.port.finding import Finding
@@ -22,7 +21,7 @@ from mkport.port.numba_cpu import function_of, njit_port
 from mkport.port.numba_file import NumbaRefused, signature_of
 from mkport.port.numba_tiles import NjitPort, PortedNjit
 from mkport.port.numba_trials import Ran, first_run
-from mkport.port.report import Report, Step, Steps, Verdict
+from mkport.port.report import Report, Step, Steps
 from mkport.port.scanned import RECORDED, absolute
 from mkport.testing.parts import load_file
 
@@ -176,27 +175,13 @@ class NjitReport:
     # 12. The verdict.
 
     def _result(self) -> Report:
-        step = self.steps.begin("result")
-        decisive = [f for f in self.steps.findings if f.severity != "warning"]
-        verdict: Verdict = "ported"
-        op = None
+        findings = tuple(self.steps.findings)
         files = self.ported.files if self.ported is not None else {}
-        if decisive:
-            undefined = all(f.severity == "undefined" for f in decisive)
-            verdict = "undefined" if undefined else "refused"
-            step.state = "refused"
-            step.say(f"{verdict}: {', '.join(dict.fromkeys(f.code for f in decisive))}")
-        else:
-            told = "" if self.ran else ", but not run here"
-            step.say("ported" + (", but run on nothing that tells much" if self.little else told))
-            if self.out is not None:
-                folder = make_folder(self.out / self.name)
-                for name, text in files.items():
-                    write_text(folder / name, text)
-                step.say(f"written to {folder}")
-                op = load_file(folder / "op.py").OP
+        folder = self.out / self.name if self.out is not None else None
+        verdict = self.steps.result(findings, self.ran, self.little, folder, files)
+        op = load_file(folder / "op.py").OP if folder is not None and verdict == "ported" else None
         return Report(
-            self.path.name, self.name, verdict, tuple(self.steps.findings), tuple(self.steps.all),
+            self.path.name, self.name, verdict, findings, tuple(self.steps.all),
             files, None, op, self.ran,
         )  # fmt: skip
 

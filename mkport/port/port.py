@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from mkport.errors import UserError
-from mkport.files import make_folder, write_text
 from mkport.port.finding import Finding, RefusedPort
 from mkport.port.geometry import Three
 from mkport.port.kernel import parse_instance
-from mkport.port.report import Report, Verdict
+from mkport.port.report import Report
 from mkport.port.scanned import Request
 from mkport.port.tried import Tried
 
@@ -102,29 +101,15 @@ class Port(Tried):
     # 12. The verdict.
 
     def _result(self) -> Report:
-        step = self.steps.begin("result")
         findings = tuple(self._placed(f) for f in self.steps.findings)
         for one in self.steps.all:
             one.lines = [self._replaced(line, findings) for line in one.lines]
-        decisive = [f for f in findings if f.severity != "warning"]
-        verdict: Verdict = "ported"
-        if decisive:
-            undefined = all(f.severity == "undefined" for f in decisive)
-            verdict = "undefined" if undefined else "refused"
-            step.state = "refused"
-            step.say(f"{verdict}: {', '.join(dict.fromkeys(f.code for f in decisive))}")
-        else:
-            told = "" if self.ran else ", but not run here"
-            step.say("ported" + (", but run on nothing that tells much" if self.little else told))
-            if self.request.out is not None:
-                folder = make_folder(self.request.out / self.name)
-                for name, text in self.files.items():
-                    write_text(folder / name, text)
-                step.say(f"written to {folder}")
+        folder = self.request.out / self.name if self.request.out is not None else None
+        verdict = self.steps.result(findings, self.ran, self.little, folder, self.files)
         name = self.kernel.name if hasattr(self, "kernel") else (self.request.kernel or self.name)
         return Report(
             self.request.path.name, name, verdict, findings, tuple(self.steps.all), self.files,
-            self.launch, None if decisive else self.op, self.ran,
+            self.launch, self.op if verdict == "ported" else None, self.ran,
         )  # fmt: skip
 
     def _placed(self, finding: Finding) -> Finding:

@@ -1,10 +1,12 @@
 """The guided report of a port: twelve steps, what was found, and the verdict."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from mkport.declare import Op
+from mkport.files import make_folder, write_text
 from mkport.port.finding import Finding
 from mkport.port.geometry import Geometry
 
@@ -103,3 +105,31 @@ class Steps:
     def refused(self) -> bool:
         """True when some finding decided against the port."""
         return any(f.severity != "warning" for f in self.findings)
+
+    def result(
+        self,
+        findings: Sequence[Finding],
+        ran: bool,
+        little: str,
+        folder: Path | None,
+        files: Mapping[str, str],
+    ) -> Verdict:
+        """The last step: the verdict that the findings give, and `files`, by name, written to the
+        folder if there is one and it is "ported". `ran` says whether the port was run, `little`
+        on what, if that tells not much."""
+        step = self.begin("result")
+        decisive = [finding for finding in findings if finding.severity != "warning"]
+        if decisive:
+            undefined = all(finding.severity == "undefined" for finding in decisive)
+            verdict: Verdict = "undefined" if undefined else "refused"
+            step.state = "refused"
+            step.say(f"{verdict}: {', '.join(dict.fromkeys(one.code for one in decisive))}")
+            return verdict
+        told = "" if ran else ", but not run here"
+        step.say("ported" + (", but run on nothing that tells much" if little else told))
+        if folder is not None:
+            make_folder(folder)
+            for name, text in files.items():
+                write_text(folder / name, text)
+            step.say(f"written to {folder}")
+        return "ported"
