@@ -48,6 +48,9 @@ def call_standalone(kernel, a):
     kernel(a.x[:rows], a.w, a.y[:rows], None if residual is None else residual[:rows])
 
 
+HELD = 2048  # columns of x that a CUDA kernel holds where all do not fit
+
+
 def standalone_bytes(k):
     """Shared memory of a CUDA kernel that streams weights: rings, partial sums, 8 rows of x."""
     return 8 * 4 * 16 * (128 + 8) * 2 + 2 * 8 * 8 * 20 * 4 + 8 * (k + 8) * 2
@@ -79,4 +82,6 @@ def call_standalone_cuda(launch, a):
         return
     height = min(16, -(-a.n // launch.multiprocessors))
     blocks = min(-(-a.n // height), launch.multiprocessors)
-    launch("gemm_bf16", blocks, 256, standalone_bytes(a.k), *args, height)
+    whole = standalone_bytes(a.k) <= launch.shared_bytes
+    name, held = ("gemm_bf16", a.k) if whole else ("gemm_long_bf16", HELD)
+    launch(name, blocks, 256, standalone_bytes(held), *args, height)

@@ -15,6 +15,7 @@ const int PITCH = RUN + 8;     // of a weight row in the ring: the rows' banks d
 const int STAGES = 4;          // slices under way
 const int SPREAD = 20;         // from the sums of a token to the next one's
 const int XS = WARPS * STAGES * ROWS * PITCH * 2 + 2 * WARPS * TOKENS * SPREAD * 4;  // where x lies
+const int HELD = 2 * SLICE;    // k of x that lie there where all do not fit
 
 #ifdef __CUDACC__
 __device__ inline unsigned address(const void* p) {
@@ -64,9 +65,9 @@ __device__ inline Run run_of(int k, int slice) {
   return {slice * SLICE + first * 16, rest < 0 ? 0 : rest < share ? rest : share};
 }
 
-// Rounds this warp's part of `count` rows of x, from(i) each, to xs [TOKENS][k + 8], two slices
-// at a time, so that many loads are under way: load puts them in registers, round into shared
-// memory.
+// Rounds this warp's part of `count` rows of x, from(i) each, to xs [TOKENS][pitch], of which `first`
+// is the first k that lies there, two slices at a time, so that many loads are under way: load puts
+// them in registers, round into shared memory.
 struct Staged {
   float4 x[2][TOKENS];
 
@@ -82,7 +83,7 @@ struct Staged {
           x[s][i] = *reinterpret_cast<const float4*>(from(i) + run.k + lane * 4);
     }
   }
-  __device__ void round(int count, bf16* xs, int k, int slice) const {
+  __device__ void round(int count, bf16* xs, int pitch, int first, int k, int slice) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int s = 0; s < 2; s++) {
@@ -90,7 +91,7 @@ struct Staged {
 #pragma unroll
       for (int i = 0; i < TOKENS; i++)
         if (i < count && lane < run.count * 4) {
-          unsigned* to = reinterpret_cast<unsigned*>(xs + i * (k + 8) + run.k + lane * 4);
+          unsigned* to = reinterpret_cast<unsigned*>(xs + i * pitch + run.k - first + lane * 4);
           to[0] = narrow2(x[s][i].x, x[s][i].y);
           to[1] = narrow2(x[s][i].z, x[s][i].w);
         }
@@ -101,7 +102,7 @@ struct Staged {
   __device__ void rest(From from, int count, bf16* xs, int k, int slice) {
     for (; slice * SLICE < k; slice += 2) {
       load(from, count, k, slice);
-      round(count, xs, k, slice);
+      round(count, xs, k + 8, 0, k, slice);
     }
     __syncwarp();
   }
@@ -141,10 +142,12 @@ struct Rows {
 
 // The products of tiles [first, end). weights(tile): its rows, each `stride` behind the one before;
 // prepare(tile) is called before the first weights set out, begin(tile) while they are on their
-// way: they stage the rows of x, where these are new. finish(partials) has the warps' sums.
-template <class Weights, class Prepare, class Begin, class Finish>
-__device__ inline void stream(int first, int end, int k, long long stride, char* shared,
-                              Weights weights, Prepare prepare, Begin begin, Finish finish) {
+// way: they stage the rows of x, where these are new. held(slice) says which k of x is the first in
+// shared memory, [TOKENS][pitch]. finish(partials) has the warps' sums.
+template <class Weights, class Prepare, class Begin, class Held, class Finish>
+__device__ inline void stream(int first, int end, int k, long long stride, char* shared, int pitch,
+                              Weights weights, Prepare prepare, Begin begin, Held held,
+                              Finish finish) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, slices = (k + SLICE - 1) / SLICE;
   bf16* ring = reinterpret_cast<bf16*>(shared) + warp * STAGES * ROWS * PITCH;
   float* partials = reinterpret_cast<float*>(shared + WARPS * STAGES * ROWS * PITCH * 2);
@@ -182,9 +185,10 @@ __device__ inline void stream(int first, int end, int k, long long stride, char*
     float sums[2][4] = {};
     for (int slice = 0; slice < slices; slice++) {
       const Run run = run_of(k, slice);
+      const bf16* x = xs + run.k - held(slice);
       wait_copies<STAGES - 1>();
       __syncwarp();  // the others' copies are here too
-      multiply(sums, ring + used++ % STAGES * ROWS * PITCH, xs + run.k, k + 8, run.count);
+      multiply(sums, ring + used++ % STAGES * ROWS * PITCH, x, pitch, run.count);
       __syncwarp();
       fetch();
     }
@@ -220,22 +224,22 @@ __device__ inline float dot(const float* w, const float* x, int k) {
   return sum;
 }
 
-// 256 threads; shared memory: XS bytes and x. `height` rows a tile: 16, or fewer to have a tile for
-// every multiprocessor.
-extern "C" __global__ void __launch_bounds__(256, 1)
-    gemm_bf16(const float* x, const bf16* w, const float* residual, float* y, int tokens, int n,
-              int k, int height) {
+// WHOLE: all of x lies in shared memory; otherwise two slices of it, which each tile stages again.
+template <bool WHOLE>
+__device__ inline void product(const float* x, const bf16* w, const float* residual, float* y,
+                               int tokens, int n, int k, int height) {
   extern __shared__ __align__(128) char shared[];
   bf16* xs = reinterpret_cast<bf16*>(shared + XS);
   const int row = threadIdx.x % ROWS, token = threadIdx.x / ROWS;
   const int tiles = (n + height - 1) / height, first = part(tiles, 0);
+  const int pitch = (WHOLE ? k : HELD) + 8;
   const bool mine = row < height && token < tokens;
   const auto source = [&](int i) { return x + (long long)i * k; };
   Staged staged;
   int column = 0;
   float added = 0.0f;
   stream(
-      first, part(tiles, 1), k, k, shared,
+      first, part(tiles, 1), k, k, shared, pitch,
       [&](int tile) -> Rows {
         const int n0 = tile * height, rows = n - n0 < height ? n - n0 : height;
         const bf16* from = w + (long long)n0 * k;
@@ -246,15 +250,38 @@ extern "C" __global__ void __launch_bounds__(256, 1)
         column = tile * height + row;
         if (residual && mine && column < n)
           added = residual[(long long)token * n + column];  // on its way meanwhile
-        if (tile != first) return;
-        staged.round(tokens, xs, k, 0);
+        if (!WHOLE || tile != first) return;
+        staged.round(tokens, xs, pitch, 0, k, 0);
         staged.rest(source, tokens, xs, k, 2);
+      },
+      [&](int slice) {
+        if (WHOLE) return 0;
+        const int held = slice / 2 * HELD;
+        if (slice % 2 == 0) {  // what a lane staged before, its warp has multiplied
+          staged.round(tokens, xs, pitch, held, k, slice);
+          staged.load(source, tokens, k, held + HELD < k ? slice + 2 : 0);
+        }
+        return held;
       },
       [&](const float* partials) {
         if (!mine || column >= n) return;
         const float sum = joined(partials, row, token);
         y[(long long)token * n + column] = residual ? sum + added : sum;
       });
+}
+
+// 256 threads; shared memory: XS bytes and x. `height` rows a tile: 16, or fewer to have a tile for
+// every multiprocessor.
+extern "C" __global__ void __launch_bounds__(256, 1)
+    gemm_bf16(const float* x, const bf16* w, const float* residual, float* y, int tokens, int n,
+              int k, int height) {
+  product<true>(x, w, residual, y, tokens, n, k, height);
+}
+// The same for a k of any size; shared memory: XS bytes, and HELD columns of x.
+extern "C" __global__ void __launch_bounds__(256, 1)
+    gemm_long_bf16(const float* x, const bf16* w, const float* residual, float* y, int tokens, int n,
+                   int k, int height) {
+  product<false>(x, w, residual, y, tokens, n, k, height);
 }
 
 // float32 weights, for checks: the same order with slices of 512, a thread for each output of a

@@ -25,17 +25,32 @@ class Launch(Protocol):
     """What an oracle's `call_standalone_cuda` launches kernels with; `None` is a null pointer."""
 
     multiprocessors: int
+    shared_bytes: int  # of a block, at most
 
     def __call__(
         self, kernel: str, blocks: int, threads: int, shared_bytes: int, *args: Any
     ) -> None:
-        """Runs a kernel of the standalone file to its end, on arrays, ints and floats."""
+        """Runs a kernel of the standalone file to its end, on arrays, ints and floats.
+
+        Raises UserError when a block would need more shared memory than there is.
+        """
+
+
+def check_shared(launch: Launch, kernel: str, shared_bytes: int) -> None:
+    """Raises UserError when a block of the kernel would need more shared memory than there is."""
+    if shared_bytes > launch.shared_bytes:
+        raise UserError(
+            f"The kernel {kernel} needs {shared_bytes:,} bytes of shared memory for this shape, and "
+            f"a block has {launch.shared_bytes:,} here: it holds whole rows of its inputs. Give it "
+            f"rows that are shorter, or a GPU whose blocks have more."
+        )
 
 
 class HostLaunch:
     """Launches in the host build."""
 
     multiprocessors = 3
+    shared_bytes = SHARED_BYTES
 
     def __init__(self, source: str, seed: int = 0) -> None:
         self.library = build(source, KERNEL.findall(source), ordinary=True)
@@ -45,6 +60,7 @@ class HostLaunch:
         self, kernel: str, blocks: int, threads: int, shared_bytes: int, *args: Any
     ) -> None:
         """See `Launch`."""
+        check_shared(self, kernel, shared_bytes)
         waiting = launch(
             self.library, kernel, [_scalar(arg) for arg in args], blocks=blocks, together=1,
             threads=threads, seed=self.seed, shared_bytes=SHARED_BYTES,
@@ -68,7 +84,7 @@ class GpuLaunch:
         from mkport.machines.cuda.gpu import gpu
 
         self.source = source
-        self.multiprocessors = gpu().multiprocessors
+        self.multiprocessors, self.shared_bytes = gpu().multiprocessors, gpu().shared_bytes
 
     def __call__(
         self, kernel: str, blocks: int, threads: int, shared_bytes: int, *args: Any
@@ -78,6 +94,7 @@ class GpuLaunch:
 
         from mkport.machines.cuda.gpu import load
 
+        check_shared(self, kernel, shared_bytes)
         there = {id(a): cupy.asarray(a) for a in args if isinstance(a, np.ndarray)}
         function = load(self.source, kernel)
         function.max_dynamic_shared_size_bytes = shared_bytes

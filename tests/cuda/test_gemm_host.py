@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mkport.errors import UserError
 from mkport.kernels.gemm.op import OP as GEMM
+from mkport.kernels.gemm.oracle import standalone_bytes
 from mkport.testing import check_op
 from mkport.testing.check import Form
-from mkport.testing.cuda_forms import run_standalone
+from mkport.testing.cuda_forms import HostLaunch, run_standalone
 from tests.cuda.worlds import exact, gemm_case, solo
 
 pytestmark = pytest.mark.usefixtures("host")
@@ -61,6 +63,33 @@ def test_a_row_has_the_same_bits_in_any_batch(dtype: str) -> None:
         assert y[:rows].tobytes() == whole[:rows].tobytes()
         assert np.isnan(y[rows:]).all()
     assert run_standalone(GEMM, case, "host")["y"].tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("k", [16, 1040, 2048, 3088, 4112, 6160])
+def test_rows_that_are_staged_in_pieces_have_the_same_bits(
+    k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = gemm_case(tokens=8, rows=7, n=75, k=k, residual=True)
+    whole = solo(case) if k > 4112 else run_standalone(GEMM, case, "host")["y"]
+    monkeypatch.setattr(HostLaunch, "shared_bytes", standalone_bytes(2048))
+    launched = []
+    monkeypatch.setattr(
+        "mkport.testing.cuda_forms.check_shared", lambda launch, name, size: launched.append(name)
+    )
+    assert run_standalone(GEMM, case, "host")["y"].tobytes() == whole.tobytes()
+    assert launched == ["gemm_long_bf16" if k > 2048 else "gemm_bf16"]
+
+
+def test_rows_of_every_model_fit_the_standalone_kernel() -> None:
+    case = gemm_case(tokens=8, rows=8, n=20, k=8192, residual=True)
+    assert standalone_bytes(8192) > HostLaunch.shared_bytes
+    assert run_standalone(GEMM, case, "host")["y"].tobytes() == solo(case).tobytes()
+
+
+def test_a_row_that_does_not_fit_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostLaunch, "shared_bytes", 100_000)
+    with pytest.raises(UserError, match="gemm_long_bf16 needs 182,400 bytes"):
+        run_standalone(GEMM, gemm_case(tokens=1, rows=1, n=20, k=4096), "host")
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -41,6 +41,7 @@ class Noted:
     """Notes launches instead of making them."""
 
     multiprocessors = 3
+    shared_bytes = 232448
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int, int, int, tuple[Any, ...]]] = []
