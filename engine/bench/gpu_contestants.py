@@ -71,6 +71,25 @@ def build_ahead(ops: Iterable[Op]) -> list[Future[Any]]:
     return futures
 
 
+class _Handle:
+    """A stream as CUDA's stream protocol passes it on."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+def on_stream(stream: Any) -> Any:
+    """A context in which CuPy launches on a stream of PyTorch's."""
+    import cupy
+
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        return cupy.cuda.Stream.from_external(_Handle(stream.cuda_stream))
+    return cupy.cuda.ExternalStream(stream.cuda_stream)
+
+
 SEPARATE_ROWS = 8  # that the standalone products take
 
 
@@ -81,7 +100,6 @@ class Separate:
     """
 
     def __init__(self, graph: Graph, tensors: Mapping[str, Any], rows: int) -> None:
-        import cupy
         import torch
 
         count = np.array([rows], np.int32)
@@ -97,14 +115,11 @@ class Separate:
         stream = torch.cuda.Stream()
         self.launches, self._graph = len(calls), torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with torch.cuda.stream(stream), cupy.cuda.ExternalStream(stream.cuda_stream):
+        with torch.cuda.stream(stream), on_stream(stream):
             for standalone, launch, given in calls:
                 standalone(launch, given)
         torch.cuda.synchronize()
-        with (
-            torch.cuda.graph(self._graph, stream=stream),
-            cupy.cuda.ExternalStream(stream.cuda_stream),
-        ):
+        with torch.cuda.graph(self._graph, stream=stream), on_stream(stream):
             for standalone, launch, given in calls:
                 standalone(launch, given)
 

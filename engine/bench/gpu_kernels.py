@@ -13,6 +13,7 @@ import json
 import statistics
 import subprocess
 import time
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ import numpy as np
 from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.declare.case import WIDTHS
 from mkport.engine.bench.decode import commit
+from mkport.engine.bench.gpu_contestants import on_stream
 from mkport.engine.bench.kernel_races import Call, Race, Use, races
 from mkport.machines.cuda.gpu import gpu
 from mkport.machines.cuda.machine import CudaMachine
@@ -57,18 +59,15 @@ def by_law(use: Use) -> Measured:
     return measure(got[live], truth, found[torch.bfloat16], EPS["float32"])
 
 
-def in_a_megakernel(use: Use, program: CudaProgram, workers: int) -> Any:
-    """The output of a megakernel of this op alone, a CuPy array; of one worker: the ported form."""
-    import cupy
-
-    graph = Graph(program.ops)
-    names: dict[str, Any] = {}
-    arrays: dict[str, Any] = {}
+def graph_of(use: Use) -> tuple[Graph, list[str]]:
+    """A step of this op alone, and the arguments that its tensors are named as."""
+    graph, names = Graph([use.op]), {}
+    known: list[str] = []
     for arg in use.op.tensors:
         array = use.arrays.get(arg.name)
         if array is None:
             continue
-        shared = [n for n in arrays if use.arrays[n] is array]
+        shared = [name for name in known if use.arrays[name] is array]
         names[arg.name] = shared[0] if shared else arg.name
         if shared:
             continue
@@ -76,8 +75,18 @@ def in_a_megakernel(use: Use, program: CudaProgram, workers: int) -> Any:
         kind: Any = "state" if written else "weight" if arg.dtype == "weight" else "input"
         logical = use.logical.get(arg.name, ())
         graph.tensor(arg.name, WIDTHS[str(array.dtype)], array.shape, kind, logical)
-        arrays[arg.name] = cupy.zeros_like(array) if written else array
+        known.append(arg.name)
     graph.add(use.op, use.op.name, **names, **use.values)
+    return graph, known
+
+
+def in_a_megakernel(use: Use, program: CudaProgram, workers: int) -> Any:
+    """The output of a megakernel of this op alone, a CuPy array; of one worker: the ported form."""
+    import cupy
+
+    graph, known = graph_of(use)
+    arrays = {name: use.arrays[name] for name in known}
+    arrays[use.output] = cupy.zeros_like(arrays[use.output])
     schedule = deal(graph, workers, share="strided")
     verify(schedule)
     machine = CudaMachine(program, schedule, arrays, limit_s=10.0)
@@ -114,18 +123,18 @@ def checked(race: Race, programs: dict[str, CudaProgram]) -> dict[str, Any]:
 
 def captured(calls: list[Call]) -> Any:
     """A CUDA graph of the calls, one after the other; None when one of them is refused."""
-    import cupy
     import torch
 
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     torch.cuda.synchronize()
     try:
-        with torch.cuda.stream(stream), cupy.cuda.ExternalStream(stream.cuda_stream):
+        with warnings.catch_warnings(), torch.cuda.stream(stream), on_stream(stream):
+            warnings.simplefilter("ignore", UserWarning)  # why a backend does not take the shape
             calls[0]()
         torch.cuda.synchronize()
     except RuntimeError:  # a backend that does not take this shape
         return None
-    with torch.cuda.graph(graph, stream=stream), cupy.cuda.ExternalStream(stream.cuda_stream):
+    with torch.cuda.graph(graph, stream=stream), on_stream(stream):
         for call in calls:
             call()
     return graph

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mkport.declare import Op
+from mkport.declare import Op, spread_step
 from mkport.kernels.attention.op import splits_kept
 from mkport.library import find_op
 from mkport.testing.cuda_forms import GpuLaunch, standalone_source
@@ -23,6 +23,7 @@ COLD = 200 << 20  # bytes that a round goes through: four times an H200's L2 cac
 HIDDEN, QUERIES, KEYS, DENSE, VOCAB = 2048, 4096, 512, 3072, 262144
 EXPERTS, TOP, WIDTH = 128, 8, 768
 HEADS, KV_HEADS, HEAD_DIM, PAGE, WINDOW = 32, 4, 128, 64, 4096
+DEVICE = "cuda"  # where inputs are drawn
 Call = Callable[[], Any]
 
 
@@ -95,7 +96,7 @@ def _random(*shape: int) -> Any:
     """Normal weights for a product of length one."""
     import torch
 
-    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16).mul_(shape[-1] ** -0.5)
+    return torch.randn(*shape, device=DEVICE, dtype=torch.bfloat16).mul_(shape[-1] ** -0.5)
 
 
 def _copies(nbytes: int) -> int:
@@ -109,10 +110,10 @@ def product(shape: str, rows: int, n: int, k: int) -> Race:
     nbytes = 2 * n * k
     copies = 1 if nbytes > COLD else _copies(nbytes)
     weights = [_random(n, k) for _ in range(copies)]
-    x = torch.randn(rows, k, device="cuda")
-    y = torch.empty(rows, n, device="cuda")
-    narrow, out = x.bfloat16(), torch.empty(rows, n, device="cuda", dtype=torch.bfloat16)
-    same = {"count": _cupy(torch.tensor([rows], dtype=torch.int32, device="cuda")), "x": _cupy(x)}
+    x = torch.randn(rows, k, device=DEVICE)
+    y = torch.empty(rows, n, device=DEVICE)
+    narrow, out = x.bfloat16(), torch.empty(rows, n, device=DEVICE, dtype=torch.bfloat16)
+    same = {"count": _device(np.array([rows], np.int32)), "x": _cupy(x)}
     uses = [
         [Use(find_op("gemm"), {**same, "w": _cupy(w), "y": _cupy(y)}, {"n": n, "k": k}, "y")]
         for w in weights
@@ -129,8 +130,8 @@ def experts(name: str, rows: int) -> Race:
     n, k, height = (WIDTH, HIDDEN, 2 * WIDTH) if up else (HIDDEN, WIDTH, HIDDEN)
     w = _random(EXPERTS, height, k)
     pairs_count, slot_count = rows * TOP, min(EXPERTS, rows * TOP)
-    source = torch.randn(rows if up else pairs_count, k, device="cuda")
-    y = torch.empty(pairs_count, n, device="cuda")
+    source = torch.randn(rows if up else pairs_count, k, device=DEVICE)
+    y = torch.empty(pairs_count, n, device=DEVICE)
     rng, used, uses, firsts = np.random.default_rng(0), [], [], []
     calls: list[Call] = []
     for entry in range(EXPERTS // TOP if rows == 1 else 4):
@@ -144,9 +145,9 @@ def experts(name: str, rows: int) -> Race:
         slots[: len(found), 0], slots[: len(found), 1] = found, starts
         used.append(len(found))
         counts = np.bincount(ids.ravel(), minlength=EXPERTS)
-        offs = torch.tensor(np.cumsum(counts), dtype=torch.int32, device="cuda")
+        offs = torch.tensor(np.cumsum(counts), dtype=torch.int32, device=DEVICE)
         lists = {"slots": _device(slots), "pairs": _device(order)}
-        sizes = {"n": n, "k": k, "slot_count": slot_count, "slot_step": max(1, slot_count - 1)}
+        sizes = {"n": n, "k": k, "slot_count": slot_count, "slot_step": spread_step(slot_count)}
         gathered = (source[order // TOP] if up else source).bfloat16()
         if up:
             arrays = {"count": _device(np.array([rows], np.int32)), **lists, "x": _cupy(source)}
@@ -183,15 +184,16 @@ def attention(rows: int, context: int, window: int) -> Race:
     nbytes = rows * seen * KV_HEADS * HEAD_DIM * 2 * 2
     copies, per_sequence = _copies(nbytes), context // PAGE
     pages, splits = rows * per_sequence, splits_kept(context, window)
-    table = torch.randperm(pages, device="cuda").int().reshape(rows, per_sequence)
+    table = torch.randperm(pages, device=DEVICE).int().reshape(rows, per_sequence)
     shape = (pages, KV_HEADS, PAGE, HEAD_DIM)
     where = np.array([(row, context - 1) for row in range(rows)], np.int32)
-    q = torch.randn(rows, HEADS * HEAD_DIM, device="cuda")
-    partial_sums = torch.empty(rows, splits, HEADS, HEAD_DIM + 16, device="cuda")
-    y = torch.empty(rows, HEADS * HEAD_DIM, device="cuda")
+    q = torch.randn(rows, HEADS * HEAD_DIM, device=DEVICE)
+    partial_sums = torch.empty(rows, splits, HEADS, HEAD_DIM + 16, device=DEVICE)
+    y = torch.empty(rows, HEADS * HEAD_DIM, device=DEVICE)
     places = {"count": _device(np.array([rows], np.int32)), "rows": _device(where)}
     sizes = {"heads": HEADS, "head_dim": HEAD_DIM, "splits": splits, "window": window}
     more = {"kv_heads": KV_HEADS, "page": PAGE, "pages_per_sequence": per_sequence}
+    more["split_step"] = spread_step(splits)
     scale = float(np.float32(HEAD_DIM**-0.5))
     seen_by = {"partial": (rows, splits, HEADS)}
     cached = dict.fromkeys(("k_pages", "v_pages"), (rows, 2, KV_HEADS * HEAD_DIM)) | seen_by
@@ -199,7 +201,7 @@ def attention(rows: int, context: int, window: int) -> Race:
     uses: list[list[Use]] = []
     baselines: dict[str, list[Call]] = {}
     for _ in range(copies):  # like layers: each has its own cache, the pages are the same
-        pools = [torch.randn(*shape, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+        pools = [torch.randn(*shape, device=DEVICE, dtype=torch.bfloat16) for _ in range(2)]
         sums = {"partial": _cupy(partial_sums)}
         cache = {"k_pages": _cupy(pools[0]), "v_pages": _cupy(pools[1])}
         scored = {**places, "page_table": _cupy(table), "q": _cupy(q), **cache, **sums}

@@ -40,9 +40,9 @@ def check_shared(launch: Launch, kernel: str, shared_bytes: int) -> None:
     """Raises UserError when a block of the kernel would need more shared memory than there is."""
     if shared_bytes > launch.shared_bytes:
         raise UserError(
-            f"The kernel {kernel} needs {shared_bytes:,} bytes of shared memory for this shape, and "
-            f"a block has {launch.shared_bytes:,} here: it holds whole rows of its inputs. Give it "
-            f"rows that are shorter, or a GPU whose blocks have more."
+            f"The kernel {kernel} needs {shared_bytes:,} bytes of shared memory for this shape, "
+            f"and a block has {launch.shared_bytes:,} here: it holds whole rows of its inputs. "
+            f"Give it rows that are shorter, or a GPU whose blocks have more."
         )
 
 

@@ -1,11 +1,16 @@
-"""The table of the kernels' races: what it says of a result, without a GPU."""
+"""The kernels' races without a GPU: what the table says of a result, and that every race's
+launches can be made."""
 
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
 import pytest
 
-from mkport.engine.bench.gpu_kernels import line, right, table
+from mkport.engine.bench import kernel_races
+from mkport.engine.bench.gpu_kernels import graph_of, line, right, table
+from mkport.plan import deal
+from mkport.verify import verify
 
 RESULT: dict[str, Any] = {
     "kernel": "gemm", "shape": "q 4096 x 2048", "rows": 8, "bytes": 2 * 4096 * 2048,
@@ -51,3 +56,51 @@ def test_the_table_names_machine_versions_and_commit() -> None:
     for word in ("NVIDIA H200", "torch 2.11", "nvrtc 13.0", "abc1234", "medians of 3 samples"):
         assert word in text
     assert line(RESULT) in text
+
+
+class Thin(np.ndarray):
+    """An array of any size that takes no memory, with what a CuPy array has."""
+
+    def get(self) -> np.ndarray:
+        return np.array(self)
+
+
+def thin(tensor: Any) -> Thin:
+    """In place of a tensor that PyTorch only imagines."""
+    dtype = "uint16" if str(tensor.dtype) == "torch.bfloat16" else str(tensor.dtype).split(".")[1]
+    return np.broadcast_to(np.zeros((), dtype), tensor.shape).view(Thin)
+
+
+class Noted:
+    """Notes launches instead of making them."""
+
+    multiprocessors = 132
+    shared_bytes = 232448
+    calls: list[str] = []
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def __call__(self, kernel: str, blocks: int, threads: int, shared: int, *args: Any) -> None:
+        assert f" {kernel}(" in self.source
+        assert blocks > 0 and shared <= self.shared_bytes
+        self.calls.append(kernel)
+
+
+def test_every_race_can_be_run_as_a_kernel_and_as_a_megakernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernel_races, "DEVICE", "meta")
+    monkeypatch.setattr(kernel_races, "_cupy", thin)
+    monkeypatch.setattr(kernel_races, "_device", lambda array: array.view(Thin))
+    monkeypatch.setattr(kernel_races, "GpuLaunch", Noted)
+    found = 0
+    for race in kernel_races.races():
+        for use in race.uses[0]:
+            Noted.calls.clear()
+            use.call()()
+            assert Noted.calls, race.shape
+            for workers in (1, Noted.multiprocessors):
+                verify(deal(graph_of(use)[0], workers, share="strided"))
+        found += 1
+    assert found == 2 * 7 + 2 * 2 + 6
