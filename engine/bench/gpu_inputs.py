@@ -1,6 +1,7 @@
 """What a measured step on a GPU runs on: random weights and keys, drawn on the device, and the
 inputs of a step whose rows are sequences of given lengths. Nothing is timed here."""
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
 from mkport.plan import Graph
 
 AT_ONCE = 1 << 26  # elements drawn together
+LARGE = 1 << 19  # elements of an array that gets a block of its own
 LENGTHS = re.compile(r"(\d+)(?:x(\d+))?")
 
 
@@ -47,6 +49,9 @@ def random_bf16(shape: tuple[int, ...], spread: float, seed: int) -> Any:
     """Normal numbers of the given spread as bfloat16 bits: CuPy uint16 of `shape`."""
     import cupy
 
+    if math.prod(shape) >= LARGE:
+        # else CuPy cuts it from what drawing the one before took, whose rest nobody can give back
+        cupy.get_default_memory_pool().free_all_blocks()
     out = cupy.empty(shape, cupy.uint16)
     flat = out.reshape(-1)
     draw = cupy.random.default_rng(seed)
