@@ -226,8 +226,8 @@ __device__ inline float dot(const float* w, const float* x, int k) {
 
 // WHOLE: all of x lies in shared memory; otherwise two slices of it, which each tile stages again.
 template <bool WHOLE>
-__device__ inline void product(const float* x, const bf16* w, const float* residual, float* y,
-                               int tokens, int n, int k, int height) {
+__device__ inline void gemm_rows(const float* x, const bf16* w, const float* residual, float* y,
+                                 int tokens, int n, int k, int height) {
   extern __shared__ __align__(128) char shared[];
   bf16* xs = reinterpret_cast<bf16*>(shared + XS);
   const int row = threadIdx.x % ROWS, token = threadIdx.x / ROWS;
@@ -275,13 +275,13 @@ __device__ inline void product(const float* x, const bf16* w, const float* resid
 extern "C" __global__ void __launch_bounds__(256, 1)
     gemm_bf16(const float* x, const bf16* w, const float* residual, float* y, int tokens, int n,
               int k, int height) {
-  product<true>(x, w, residual, y, tokens, n, k, height);
+  gemm_rows<true>(x, w, residual, y, tokens, n, k, height);
 }
 // The same for a k of any size; shared memory: XS bytes, and HELD columns of x.
 extern "C" __global__ void __launch_bounds__(256, 1)
     gemm_long_bf16(const float* x, const bf16* w, const float* residual, float* y, int tokens, int n,
                    int k, int height) {
-  product<false>(x, w, residual, y, tokens, n, k, height);
+  gemm_rows<false>(x, w, residual, y, tokens, n, k, height);
 }
 
 // float32 weights, for checks: the same order with slices of 512, a thread for each output of a
