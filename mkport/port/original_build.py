@@ -1,7 +1,8 @@
-"""Compiles a user's CUDA file, as it is, into a program that runs its kernels on a CPU.
+"""Compiles a user's CUDA file, as it is, into programs that run its kernels on a CPU.
 
-The file is compiled with a hook at every load and store; what answers the hooks is compiled apart,
-once. Which arrays are in shared memory is read off the compiled file. Running is `original.py`'s.
+There are two: in one every load and store has a hook, in the other AddressSanitizer's checks. What
+answers them is compiled apart, once. Between any two arrays in shared memory there is room that is
+nobody's, and which arrays there are is read off the compiled file. Running is `original.py`'s.
 """
 
 import hashlib
@@ -23,20 +24,24 @@ HOST = Path(host.__file__).parent
 SOURCE = "original.cu"  # the name under which the user's text is compiled
 DYNAMIC_BYTES = 232448  # of dynamic shared memory, as in original_job.h
 COMMON = ("-std=c++17", "-fno-pie", "-ffp-contract=off", "-w")
+CHECKED = ("-O1", "-g", "-fno-strict-aliasing")
 HOOKED = (
-    "-O1", "-g", "-fsanitize=thread", "-fno-strict-aliasing",
+    "-fsanitize=thread",
     "-fsanitize=bounds,shift-exponent,signed-integer-overflow,unreachable,return",
 )  # fmt: skip
-GNU = (  # a vector is loaded as a whole; volatile accesses have hooks of their own
-    "-fno-extern-tls-init", "-fno-gnu-unique", "-fpermissive", "-fno-tree-sra",
-    "--param=tsan-distinguish-volatile=1",
-)  # fmt: skip
-CLANG = ("-mllvm", "-tsan-distinguish-volatile=1")
+GNU = ("-fno-extern-tls-init", "-fno-gnu-unique", "-fpermissive")
+# A vector is loaded as a whole; volatile accesses have hooks of their own.
+GNU_HOOKED = ("-fno-tree-sra", "--param=tsan-distinguish-volatile=1")
+CLANG_HOOKED = ("-mllvm", "-tsan-distinguish-volatile=1")
+ADDRESS = ("-fsanitize=address",)
+BETWEEN = 64  # bytes behind each shared array that are nobody's
 _BRACKETED = r"\((?:[^()]|\([^()]*\))*\)"  # such as (sizeof(T))
 DYNAMIC_ARRAY = re.compile(
     rf"\bextern\s+(?:\w+\s*{_BRACKETED}\s*)*__shared__\b[^;{{}}()]*?"
     rf"(?:{_BRACKETED}[^;{{}}()]*?)*(\w+)\s*\[\s*\]"
 )
+ARRAY = re.compile(r"^([\w.$]+):\n[ \t]+\.zero[ \t]+(\d+)$", re.MULTILINE)
+SECTION = re.compile(r"^[ \t]+\.(?:section[ \t]|text\b|data\b|bss\b)", re.MULTILINE)
 ASM = re.compile(r"\b(?:asm|__asm__|__asm)\b")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 AT = re.compile(rf"{re.escape(SOURCE)}:(\d+):\d+: (?:fatal )?error: (.*)")
@@ -72,10 +77,12 @@ def build_original(
     kernels: Sequence[str],
     include: Sequence[Path] = (),
     define: Mapping[str, str] | None = None,
+    address: bool = False,
 ) -> Built:
     """Compiles a file's text for these kernels, names or instances such as `softmax<float, 128>`.
 
-    `include` are folders of files that it includes, `define` macros. What was compiled before is
+    `include` are folders of files that it includes, `define` macros. The program is the one with
+    hooks, or with AddressSanitizer if `address`. What was compiled before is
     taken from the cache. Raises UserError without a compiler or on another system than Linux, and
     NotBuilt where the compiler refuses the file.
     """
@@ -90,20 +97,17 @@ def build_original(
     text = (
         f'{source}\nextern "C" MkKernel mk_kernel(int n) {{ switch (n) {{ {cases}}} abort(); }}\n'
     )
-    flags = [
-        *COMMON,
-        *HOOKED,
-        *(CLANG if "clang" in Path(cxx).name else GNU),
-        f"-I{HOST}",
-        f"-I{HOST / 'include'}",
-    ]
+    gnu = "clang" not in Path(cxx).name
+    flags = [*COMMON, *CHECKED, *(GNU if gnu else ())]
+    flags += ADDRESS if address else (*HOOKED, *(GNU_HOOKED if gnu else CLANG_HOOKED))
+    flags += [f"-I{HOST}", f"-I{HOST / 'include'}"]
     flags += [f"-I{folder}" for folder in include]
     flags += [f"-D{name}={value}" for name, value in (define or {}).items()]
     key = "\0".join([cxx, *flags, text, _headers(), *_texts(include)])  # and how it is made
     folder = cache_dir("original", hashlib.sha256(key.encode()).hexdigest()[:16])
     made, arrays = folder / "original", folder / "shared.txt"
     if not made.is_file() or not arrays.is_file():
-        runner = _runner(cxx)
+        runner = _runner(cxx, address)
         with tempfile.TemporaryDirectory(dir=folder) as work:
             _make(cxx, flags, text, source, runner, Path(work))
             (Path(work) / "shared.txt").replace(arrays)
@@ -115,15 +119,22 @@ def build_original(
 def _make(cxx: str, flags: list[str], text: str, source: str, runner: Path, work: Path) -> None:
     (work / SOURCE).write_text(text, encoding="utf-8")
     done = _run(
-        [cxx, *flags, "-include", "original.h", "-x", "c++", "-c", SOURCE, "-o", "k.o"], work
+        [cxx, *flags, "-include", "original.h", "-x", "c++", "-S", SOURCE, "-o", "k.s"], work
     )
+    if done.returncode:
+        raise _refusal(cxx, done.stderr, source)
+    assembly = (work / "k.s").read_text(encoding="utf-8", errors="surrogateescape")
+    (work / "k.s").write_text(_apart(assembly), encoding="utf-8", errors="surrogateescape")
+    done = _run([cxx, "-c", "k.s", "-o", "k.o"], work)
     if done.returncode:
         raise _refusal(cxx, done.stderr, source)
     names = DYNAMIC_ARRAY.findall(COMMENT.sub(" ", source))
     missing = _run(["nm", "-u", "k.o"], work).stdout.split()
     wanted = {symbol for symbol in missing for name in names if _is(symbol, name)}
     (work / "dynamic.s").write_text(_dynamic(sorted(wanted)))
-    done = _run([cxx, "-no-pie", "k.o", str(runner), "dynamic.s", "-o", "original"], work)
+    linked = ADDRESS if ADDRESS[0] in flags else ()
+    command = [cxx, "-no-pie", *linked, "k.o", str(runner), "dynamic.s", "-o", "original"]
+    done = _run(command, work)
     if done.returncode:
         raise _refusal(cxx, done.stderr, source)
     (work / "shared.txt").write_text(_shared_arrays(work))
@@ -145,13 +156,26 @@ def _texts(folders: Sequence[Path]) -> list[str]:
     ]
 
 
-def _runner(cxx: str) -> Path:
+def _apart(assembly: str) -> str:
+    """The compiled text with room behind each array in shared memory."""
+    parts, at = [], 0
+    for head in SECTION.finditer(assembly):
+        parts.append(assembly[at : head.start()])
+        at = head.start()
+    return "".join(
+        ARRAY.sub(rf"\g<0>\n\t.zero\t{BETWEEN}", part) if ".tbss" in part[:40] else part
+        for part in [*parts, assembly[at:]]
+    )
+
+
+def _runner(cxx: str, address: bool) -> Path:
     """The compiled original_run.h."""
-    key = hashlib.sha256(f"{cxx}\0{_headers()}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(f"{cxx}\0{address}\0{_headers()}".encode()).hexdigest()[:16]
     made = cache_dir("original", "runner", key) / "run.o"
     if not made.is_file():
         with tempfile.TemporaryDirectory(dir=made.parent) as work:
             command = [cxx, *COMMON, "-O2", f"-I{HOST}", "-x", "c++", "-c"]
+            command += ["-DMK_BESIDE_ADDRESS"] if address else []
             done = _run([*command, str(HOST / "original_run.h"), "-o", "run.o"], Path(work))
             if done.returncode:
                 raise UserError(f"{cxx} refused original_run.h:\n{done.stderr[:4000]}")

@@ -105,9 +105,9 @@ def run_schedule(
     """Runs one step of a schedule and returns its tensors, NumPy arrays by name. Raises UserError
     for another machine than "host" and "cuda", HostFault for what a GPU would not survive."""
     if machine == "host":
-        from mkport.machines.host.machine import HostMachine
+        from mkport.machines.host.apart import ApartMachine
 
-        host = HostMachine(program, schedule, arrays, seed=seed)
+        host = ApartMachine(program, schedule, arrays, seed=seed)
         host.step()
         return {name: np.array(array) for name, array in host.tensors.items()}
     if machine != "cuda":

@@ -166,7 +166,9 @@ class Tried(Written):
                           and v is not None)  # fmt: skip
         step.say(f"{'given' if given else 'made-up'} arguments {words}".rstrip()
                  + f", grid {launch.grid}")  # fmt: skip
-        step.say("the original equals itself in every order of its threads, and is well defined")
+        without = chosen.done.unchecked
+        step.say("the original equals itself in every order of its threads, and is well defined, "
+                 + (f"though {without}" if without else "also under AddressSanitizer"))  # fmt: skip
         self.steps.found(step, few(check.warnings(chosen.done)))
         if written := self._written_after_all(chosen):
             self.steps.found(step, [Finding(

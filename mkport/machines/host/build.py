@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 HEADERS = (
     "fiber.h", "world.h", "device.h", "names.h", "vectors.h", "arithmetic.h", "conversions.h",
     "integers.h", "warp.h", "ordinary.h", "include/cuda_fp16.h", "include/cuda_bf16.h",
-    "include/half_more.h", "include/cuda_fp8.h", "ptx.h",
+    "include/half_more.h", "include/cuda_fp8.h", "ptx.h", "apart.h",
 )  # fmt: skip
 MESSAGE_BYTES = 1 << 16
 
@@ -51,6 +51,40 @@ def build(
     return ctypes.CDLL(str(path))
 
 
+def program_of(source: str) -> Path:
+    """A composed file compiled as a program of its own, under AddressSanitizer where the compiler
+    has it, from the cache if it is there. See apart.h.
+
+    Raises UserError when there is no compiler or it refuses the file.
+    """
+    checked = ["-O1", "-g1", "-fsanitize=address"] if not unchecked() else []
+    text = source + '\nMK_HOST_ENTRY(megakernel)\n#include "apart.h"\n'
+    return _compiled(text, ["-include", "device.h", *checked], "kernel")
+
+
+@cache
+def unchecked() -> str:
+    """Why programs cannot be built and run under AddressSanitizer here; "" where they can."""
+    cxx = compiler()
+    if cxx is None:
+        return "there is no C++ compiler"
+    with tempfile.TemporaryDirectory() as work:
+        made = Path(work) / "tried"
+        command = [cxx, "-fsanitize=address", "-x", "c++", "-", "-o", str(made)]
+        done = subprocess.run(
+            command, input="int main() { return 0; }", capture_output=True, text=True
+        )
+        if done.returncode:
+            return f"{Path(cxx).name} has no AddressSanitizer here"
+        done = subprocess.run([str(made)], capture_output=True, text=True, env=plain())
+        return "" if done.returncode == 0 else "AddressSanitizer's programs do not start here"
+
+
+def plain() -> dict[str, str]:
+    """The environment without what sets up AddressSanitizer for other programs."""
+    return {name: value for name, value in os.environ.items() if name != "ASAN_OPTIONS"}
+
+
 def shared_object(
     source: str, kernels: Sequence[str], sanitize: str = "", ordinary: bool = False
 ) -> Path:
@@ -58,28 +92,33 @@ def shared_object(
 
     Raises UserError when there is no compiler or it refuses the file.
     """
+    flags = ["-fPIC", "-shared", "-include", "ordinary.h" if ordinary else "device.h"]
+    if sanitize:
+        flags += ["-g", f"-fsanitize={sanitize}", "-fno-sanitize-recover=undefined"]
+    text = source + "".join(f"\nMK_HOST_ENTRY({kernel})" for kernel in kernels) + "\n"
+    return _compiled(text, flags, "kernel.so")
+
+
+def _compiled(text: str, more: Sequence[str], name: str) -> Path:
+    """The compiled text, a file called `name` in a folder of the cache."""
     cxx = compiler()
     if cxx is None:
         raise UserError(
             "The host build needs a C++ compiler and found neither g++ nor clang++: install one, "
             "or set CXX to its path."
         )
-    flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
-    flags += ["-fPIC", "-shared", "-DMK_HOST"]
-    flags += [f"-I{HERE}", "-include", "ordinary.h" if ordinary else "device.h"]
-    if sanitize:
-        flags += ["-g", f"-fsanitize={sanitize}", "-fno-sanitize-recover=undefined"]
-    text = source + "".join(f"\nMK_HOST_ENTRY({kernel})" for kernel in kernels) + "\n"
-    key = "\0".join([cxx, *flags, *((HERE / name).read_text() for name in HEADERS), text])
+    flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-w", "-DMK_HOST"]
+    flags += [f"-I{HERE}", *more]
+    key = "\0".join([cxx, *flags, *((HERE / header).read_text() for header in HEADERS), text])
     folder = cache_dir("host", hashlib.sha256(key.encode()).hexdigest()[:16])
-    made = folder / "kernel.so"
+    made = folder / name
     if made.is_file():
         return made
     file = folder / "kernel.cc"
     with tempfile.TemporaryDirectory(dir=folder) as work:
         draft = Path(work) / "kernel.cc"
         draft.write_text(text)
-        new = Path(work) / "kernel.so"
+        new = Path(work) / name
         command = [cxx, *flags, "-o", str(new), str(draft)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ class HostMachine:
         layout.check_ops(program, schedule)
         self.schedule = schedule
         self.shared = layout.shared_of(program, schedule, shared_bytes)
-        self.library = build(program.source, ["megakernel"], sanitize)
+        self.library = self._built(program.source, sanitize)
         self.tensors = place(schedule.graph.tensors, tensors)
         self.times: list[np.ndarray] = []  # of the last traced step: int64 [records, 3] a worker
         self.seed = seed
@@ -50,6 +51,9 @@ class HostMachine:
         self._errors = np.zeros(layout.error_block(schedule), np.int32)
         self._step = first_step
 
+    def _built(self, source: str, sanitize: str) -> Any:
+        return build(source, ["megakernel"], sanitize)
+
     def step(self, trace: bool = False) -> None:
         """Runs one step.
 
@@ -57,6 +61,18 @@ class HostMachine:
         for slips that a GPU would not survive.
         """
         times = np.zeros((len(self._records) if trace else 0, 3), np.int64)
+        waiting = self._launched(times)
+        if waiting:
+            message = layout.frontier(self.schedule, self._errors)
+            self._errors[:] = 0
+            self._counters[:] = 0
+            self._step = 0
+            raise Stuck(f"{message}\nThreads that could not move:\n{waiting}")
+        self.times = np.split(times, self._firsts[1:-1]) if trace else []
+        self._step += 1
+
+    def _launched(self, times: np.ndarray) -> str:
+        """Runs the kernel once: "", or what its threads waited for when none could move."""
         pointers = (
             self._records, self._firsts, self._table, self._maps, self._counters, self._errors,
             times,
@@ -69,19 +85,14 @@ class HostMachine:
             stamps, ctypes.c_int64(0), ctypes.c_int32(self._step & 0xFFFFFFFF),
             ctypes.c_int32(self.shared.stage), ctypes.c_int32(self.shared.ring),
         )  # fmt: skip
-        waiting = launch(
+        return launch(
             self.library, "megakernel", args,
             blocks=self.schedule.workers, together=self.schedule.workers, threads=THREADS,
-            seed=self.seed * 1_000_003 + self._step, shared_bytes=self.shared.nbytes,
+            seed=self._order(), shared_bytes=self.shared.nbytes,
         )  # fmt: skip
-        if waiting:
-            message = layout.frontier(self.schedule, self._errors)
-            self._errors[:] = 0
-            self._counters[:] = 0
-            self._step = 0
-            raise Stuck(f"{message}\nThreads that could not move:\n{waiting}")
-        self.times = np.split(times, self._firsts[1:-1]) if trace else []
-        self._step += 1
+
+    def _order(self) -> int:
+        return self.seed * 1_000_003 + self._step
 
     def close(self) -> None:
         """There is nothing to end."""

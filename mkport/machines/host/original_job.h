@@ -7,6 +7,7 @@
 //   data   the buffers' contents, one after another; written back after each run, appended
 #pragma once
 #include <link.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <sstream>
@@ -21,6 +22,7 @@ extern "C" __thread char mk_dynamic[232448];
 namespace mk_run {
 
 constexpr size_t kGuard = 64 << 10;
+constexpr size_t kFar = size_t(16) << 30;  // as far as a 32-bit index of 8 bytes goes
 using Size3 = unsigned[3];
 
 struct Argument {
@@ -67,6 +69,16 @@ inline void find_tls() {
       nullptr);
 }
 
+// Memory with nothing far around it, where that can be had.
+inline void* reserve(size_t bytes) {
+  const size_t page = sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
+  void* at = mmap(nullptr, whole + 2 * kFar, PROT_NONE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* wanted = at == MAP_FAILED ? nullptr : static_cast<char*>(at) + kFar;
+  return mmap(wanted, whole, PROT_READ | PROT_WRITE,
+              MAP_SHARED | MAP_ANONYMOUS | (wanted ? MAP_FIXED : 0), -1, 0);
+}
+
 inline void read_job(const char* path) {
   std::ifstream file(path);
   std::string line, word;
@@ -111,7 +123,7 @@ inline void read_job(const char* path) {
     }
   }
   mk_watch::arena_bytes = room;
-  void* memory = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory = reserve(room);
   mk_watch::arena = reinterpret_cast<uintptr_t>(memory);
   for (mk_watch::Region& r : mk_watch::regions)
     if (!r.shared) r.start += mk_watch::arena;

@@ -15,6 +15,13 @@
 
 #include "original_job.h"
 
+#if MK_ASAN
+#include "address.h"
+namespace mk_checks = mk_address;
+#else
+namespace mk_checks = mk_watch;
+#endif
+
 namespace mk_run {
 
 // The block-wide barrier: of all threads that have not ended.
@@ -126,6 +133,9 @@ inline void run_block(unsigned index, char* stacks, void (*kernel)(void**), void
   for (auto& warp : mk_watch::clocks)
     for (int l = 0; l < 32; l++) warp[l][l] = 1;
   world.first_block = index;
+#if MK_ASAN
+  mk_address::open_shared();
+#endif
   block_index = {index % launch->grid[0], index / launch->grid[0] % launch->grid[1],
                  index / launch->grid[0] / launch->grid[1]};
   fill_junk(reinterpret_cast<void*>(mk_watch::tls),
@@ -133,6 +143,9 @@ inline void run_block(unsigned index, char* stacks, void (*kernel)(void**), void
   for (const mk_watch::Region& r : mk_watch::regions)  // no constructor runs in shared memory
     if (r.guard_word) memset(reinterpret_cast<void*>(r.start), 0xff, r.bytes);
   fill_junk(mk_dynamic, launch->shared, run_number);
+#if MK_ASAN
+  mk_address::close_shared();
+#endif
   sync_state = Sync();
   sync_state.live = count;
   world.workers.assign(1, mk_host::Worker());
@@ -263,6 +276,9 @@ inline void child() {
   for (mk_watch::Region& r : mk_watch::regions)
     if (!r.shared) r.cells.resize((r.bytes >> r.shift) + 1);
   add_shared(mk_dynamic - reinterpret_cast<char*>(mk_watch::tls), 0, "of dynamic size");
+#if MK_ASAN
+  mk_address::close_arena();
+#endif
   for (const Launch& l : job.launches) run_launch(l, static_cast<char*>(stacks));
   restore();
   fflush(stdout);
@@ -355,7 +371,7 @@ void mko_may_leave() { mk_host::maybe_leave(); }
 unsigned mko_present() { return mk_present(); }
 void mko_junk(void* to, size_t bytes) { mk_run::fill_junk(to, bytes, mk_run::run_number); }
 void mko_atomic(void* p, size_t bytes, bool order_matters, int line) {
-  mk_watch::touch_atomic(p, bytes, order_matters, line);
+  mk_checks::touch_atomic(p, bytes, order_matters, line);
 }
 long long mko_ticks() { return mk_now_ns(); }
 void mko_fault(const char* what) { mk_fault(what); }
@@ -363,13 +379,13 @@ void mko_product16(float* d, const unsigned* a, unsigned b0, unsigned b1) {
   mk_product16(d, a, b0, b1);
 }
 void mko_matrix4(unsigned* m, const void* row) {
-  mk_watch::touch(row, 16, false, MK_PC);
+  mk_checks::touch(row, 16, false, MK_PC);
   mk_matrix4(m, row);
 }
 unsigned mko_turned8(unsigned pair) { return mk_turned8(pair); }
 void mko_copy16(void* to, const void* from) {
-  mk_watch::touch(from, 16, false, MK_PC);
-  mk_watch::touch(to, 16, true, MK_PC);
+  mk_checks::touch(from, 16, false, MK_PC);
+  mk_checks::touch(to, 16, true, MK_PC);
   mk_copy16(to, from);
 }
 void mko_end_copies() { mk_end_copies(); }
@@ -403,22 +419,22 @@ MkSync mko_sync(int p, int line) {
 }
 
 #define MK_HOOKS(bytes)                                                                          \
-  void __tsan_read##bytes(void* p) { mk_watch::touch(p, bytes, false, MK_PC); }                  \
-  void __tsan_write##bytes(void* p) { mk_watch::touch(p, bytes, true, MK_PC); }                  \
-  void __tsan_unaligned_read##bytes(void* p) { mk_watch::touch(p, bytes, false, MK_PC, false); } \
-  void __tsan_unaligned_write##bytes(void* p) { mk_watch::touch(p, bytes, true, MK_PC, false); } \
+  void __tsan_read##bytes(void* p) { mk_checks::touch(p, bytes, false, MK_PC); }                  \
+  void __tsan_write##bytes(void* p) { mk_checks::touch(p, bytes, true, MK_PC); }                  \
+  void __tsan_unaligned_read##bytes(void* p) { mk_checks::touch(p, bytes, false, MK_PC, false); } \
+  void __tsan_unaligned_write##bytes(void* p) { mk_checks::touch(p, bytes, true, MK_PC, false); } \
   void __tsan_volatile_read##bytes(void* p) {                                                    \
-    mk_watch::touch(p, bytes, false, MK_PC);                                                     \
+    mk_checks::touch(p, bytes, false, MK_PC);                                                     \
     mk_host::maybe_leave();                                                                      \
   }                                                                                              \
-  void __tsan_volatile_write##bytes(void* p) { mk_watch::touch(p, bytes, true, MK_PC); }
+  void __tsan_volatile_write##bytes(void* p) { mk_checks::touch(p, bytes, true, MK_PC); }
 MK_HOOKS(1)
 MK_HOOKS(2)
 MK_HOOKS(4)
 MK_HOOKS(8)
 MK_HOOKS(16)
-void __tsan_read_range(void* p, size_t bytes) { mk_watch::touch(p, bytes, false, MK_PC, false); }
-void __tsan_write_range(void* p, size_t bytes) { mk_watch::touch(p, bytes, true, MK_PC, false); }
+void __tsan_read_range(void* p, size_t bytes) { mk_checks::touch(p, bytes, false, MK_PC, false); }
+void __tsan_write_range(void* p, size_t bytes) { mk_checks::touch(p, bytes, true, MK_PC, false); }
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_init() {}
