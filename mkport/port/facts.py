@@ -24,9 +24,15 @@ class Facts(Declared):
     """The state of the analysis of one kernel."""
 
     def __init__(
-        self, unit: Unit, kernel: Kernel, items: Sequence[Item], block: tuple[int, int, int]
+        self,
+        unit: Unit,
+        kernel: Kernel,
+        items: Sequence[Item],
+        block: tuple[int, int, int],
+        whole: bool = False,
     ) -> None:
         super().__init__(unit, items)
+        self.whole = whole  # as if every call were made by a whole block
         self.block = Block(*block)
         self.constants = Constants(unit, kernel.bindings)
         self.functions: list[Function] = []  # the instances that are called
@@ -57,6 +63,7 @@ class Facts(Declared):
         bound: tuple[tuple[str, int], ...] = (),
     ) -> Function:
         """The function as it is called with arguments of these levels; its parameters join them."""
+        control = UNIFORM if self.whole else control
         given = tuple((v.level, v.form) for v in values)
         signature: Signature = (given, owner.level, control.level, bound)
         instance = made.instances.get(signature)

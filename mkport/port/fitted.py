@@ -85,10 +85,7 @@ class Fitted(Scanned):
         self.layout = shared_layout(
             self.unit, self.kernel, self.items, self.launch.shared, self.merged.system
         )
-        self.uniformity = Uniformity(
-            self.analysed, replace(self.kernel, item=self.seen), self.reached,
-            self.launch.block or (1, 1, 1),
-        )  # fmt: skip
+        self.uniformity = self._uniformity()
         self.control = Control(self.uniformity)
         threads = self.launch.threads
         step.say(f"{threads} threads, of a worker's {COMPUTERS}")
@@ -132,6 +129,12 @@ class Fitted(Scanned):
                 f"Use {self.layout.total - BUDGET} bytes less: smaller tiles, or fewer stages.",
             )])  # fmt: skip
 
+    def _uniformity(self, whole: bool = False) -> Uniformity:
+        assert self.launch is not None
+        kernel = replace(self.kernel, item=self.seen)
+        block = self.launch.block or (1, 1, 1)
+        return Uniformity(self.analysed, kernel, self.reached, block, whole)
+
     def _first_site(self) -> tuple[int, int]:
         for function in self.control.functions:
             for warps in (False, True):
@@ -147,12 +150,21 @@ class Fitted(Scanned):
         step.say(f"{sites} places where the block meets" if sites else "no barriers")
         found = self.control.findings()
         told = {(finding.line, finding.code) for finding in found}
-        self.steps.found(step, found)
+        self.steps.found(step, self._reasons(found))
         more = Unfollowed(self.uniformity, self.reached).findings()
         self.steps.found(step, (f for f in more if (f.line, f.code) not in told))
         self.steps.found(step, self.control.memory_conditions())
         if step.state == "ok":
             step.say("every thread of a block comes to each of them")
+
+    def _reasons(self, found: list[Finding]) -> list[Finding]:
+        """The findings without those in functions that are called under a condition, where it is
+        the condition that is found too."""
+        if not found:
+            return found
+        whole = Control(self._uniformity(whole=True)).findings()
+        places = {(f.code, f.line, f.column) for f in whole}
+        return [f for f in found if (f.code, f.line, f.column) in places] or found
 
     # 5. What is read and written, and how.
 

@@ -26,15 +26,20 @@ _ROUNDS = 60
 
 
 class Uniformity(Expressions):
-    """The analysis of one kernel.
+    """The analysis of one kernel; `whole`: as if every call in it were made by a whole block.
 
     Raises RefusedPort where it does not come to an end.
     """
 
     def __init__(
-        self, unit: Unit, kernel: Kernel, items: Sequence[Item], block: tuple[int, int, int]
+        self,
+        unit: Unit,
+        kernel: Kernel,
+        items: Sequence[Item],
+        block: tuple[int, int, int],
+        whole: bool = False,
     ) -> None:
-        super().__init__(unit, kernel, items, block)
+        super().__init__(unit, kernel, items, block, whole)
         kernels = [f for f in self.by_name.get(kernel.name, []) if f.node == kernel.item.node]
         count = len(kernels[0].params)
         self.kernel = self._instance(kernels[0], [UNIFORM] * count, UNIFORM, UNIFORM)

@@ -223,3 +223,50 @@ def test_a_specialisation_is_ported_where_the_instance_is_its(tmp_path: Path) ->
     two = port_file(path, instantiate="k<int>", **quiet).files["task.cuh"]
     assert "x[0] = 1" in one and "x[0] = 2" not in one and "k<float>(" in one
     assert "x[0] = 2" in two and "x[0] = 1" not in two and "template" not in two
+
+
+REDUCE = """__device__ float reduce(float v, float* s) {
+  const int t = threadIdx.x;
+  s[t] = v;
+  __syncthreads();
+  for (int h = blockDim.x / 2; h > 0; h /= 2) {
+    if (t < h) s[t] += s[t + h];
+    __syncthreads();
+  }
+  OWN
+  return s[0];
+}
+__global__ void k(const float* x, float* y, int n) {
+  __shared__ float s[128];
+  float v = x[threadIdx.x];
+  CALL
+  y[threadIdx.x] = v;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "call", "places"),
+    [
+        ("", "if (n > 0) v = reduce(v, s);", []),
+        ("", "if (v > 0) v = reduce(v, s);", [("MK132", 15)]),
+        ("", "for (int i = threadIdx.x; i < n; i += 128) v = reduce(v, s);", [("MK131", 15)]),
+        ("", "do { v = reduce(v, s); if (v < 0) break; } while (n--);", [("MK131", 15)] * 2),
+        (
+            "for (int i = 0; i < t; i++) __syncthreads();", "if (v > 0) v = reduce(v, s);",
+            [("MK131", 9), ("MK132", 15)],
+        ),
+        (
+            "if (t == 0) return 0; __syncthreads();", "if (v > 0) v = reduce(v, s);",
+            [("MK130", 9), ("MK132", 15)],
+        ),
+    ],
+)  # fmt: skip
+def test_a_call_under_a_condition_is_said_once(
+    own: str, call: str, places: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    """What the called function does alike in all threads that call it is no finding of its own."""
+    path = tmp_path / "k.cu"
+    path.write_text(REDUCE.replace("OWN", own).replace("CALL", call))
+    report = port_file(path, block=(128, 1, 1), run=False, compile=False)
+    assert [(f.code, f.line) for f in report.refusals] == places
