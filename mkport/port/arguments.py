@@ -125,7 +125,7 @@ def _boxed(text: str, value: str, param: Param) -> np.ndarray:
             )
         return np.frombuffer(array.tobytes(), NUMPY[param.dtype]).copy()
     members = param.fields or ((param.name, param.dtype, 0),)
-    given = [part.strip() for part in value.strip("{} ").split(",")]
+    given = [part.strip("{} ") for part in value.split(",")]
     if param.dtype == "u8" and not param.fields or len(given) != len(members):
         listed = ", ".join(name for name, _, _ in param.fields) or "the values of its members"
         raise UserError(

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from mkport.errors import UserError
 from mkport.port.constants import Constants
 from mkport.port.finding import Finding, RefusedPort
-from mkport.port.layout import Layouts
+from mkport.port.layout import Layout, Layouts
 from mkport.port.lexer import replace_names, split_list
 from mkport.port.storage import INTEGERS, STORAGE, VECTOR, Types
 from mkport.port.syntax import declared, find, template_parameters
 from mkport.port.unit import Item, Unit
 
 MAX_WORDS = 16
+MOST_NUMBERS = 32  # of a struct that are given one by one
 
 
 @dataclass(frozen=True)
@@ -265,15 +266,34 @@ def _struct(unit: Unit, types: Types, node, name: str, text: str) -> Param:  # t
                 "Pass its pointers as parameters of their own, and put it together in the kernel.",
             )
         )  # fmt: skip
-    fields: list[tuple[str, str, int]] = []
-    for field in layout.fields:
-        found = types.storage(field.type)
-        if found is None or field.count != 1 or found[1] != 1:
-            fields = []
-            break
-        fields.append((field.name, found[0], field.offset))
+    fields = _numbers(unit, types, layout)
     line = unit.tree.line(node)
     return Param(name, text, "tensor", "u8", True, 1, line, tuple(fields), layout.size)
+
+
+def _numbers(unit: Unit, types: Types, layout: Layout) -> list[tuple[str, str, int]]:
+    """The numbers in a struct, its arrays' and its structs' too: name, dtype and offset of each.
+    None where they are not all plain, lie over one another, or are too many to be typed."""
+    numbers: list[tuple[str, str, int]] = []
+    end = 0
+    for field in layout.fields:
+        if field.offset < end or field.count > MOST_NUMBERS:
+            return []
+        end = field.offset + field.size
+        found = types.storage(field.type)
+        inner = [("", found[0], 0)] if found is not None and found[1] == 1 else []
+        if not inner:
+            nested = Layouts(unit).of(field.type, types.bindings)
+            inner = (
+                [(f".{n}", d, at) for n, d, at in _numbers(unit, types, nested)] if nested else []
+            )
+        if not inner:
+            return []
+        for place in range(field.count):
+            label = f"{field.name}[{place}]" if field.count > 1 else field.name
+            start = field.offset + place * (field.size // field.count)
+            numbers += [(label + name, dtype, start + at) for name, dtype, at in inner]
+    return numbers if len(numbers) <= MOST_NUMBERS else []
 
 
 def _between(tree, start, end) -> str:  # type: ignore[no-untyped-def]

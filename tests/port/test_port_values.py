@@ -66,6 +66,31 @@ def test_a_struct_is_given_by_its_members() -> None:
                   arguments=["window={1,2}", "x=f32[9]", "mask=1"], **QUIET)  # fmt: skip
 
 
+def test_the_numbers_in_a_struct_s_arrays_and_structs_are_given_one_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(
+        "struct Dims { float v[2]; }; struct Pair { int a, b; };\n"
+        "struct P { Dims dims; short s[3]; Pair pair[2]; };\n"
+        "__global__ void k(float* y, P p) {\n"
+        "  y[threadIdx.x] = p.dims.v[0] + p.dims.v[1] * p.s[2] + p.pair[1].a;\n}\n"
+    )
+    once = {"grid": (1, 1, 1), "block": (32, 1, 1), "compile": False}
+    with pytest.raises(UserError, match=r"p={dims.v\[0\], dims.v\[1\], s\[0\], s\[1\]"):
+        port_file(path, arguments=["y=f32[32]", "p={1,2}"], **once)  # type: ignore[arg-type]
+    numbers = "p={{0.5, 2}, {1, 2, 3}, {{4, 5}, {6, 7}}}"
+    report = port_file(path, arguments=["y=f32[32]=0", numbers], **once)  # type: ignore[arg-type]
+    assert report.verdict == "ported" and report.ran
+
+
+def test_a_union_s_numbers_are_not_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(
+        "union U { int a; float b; };\n__global__ void k(float* y, U u) { *y = u.b; }\n"
+    )
+    with pytest.raises(UserError, match="write u=FILE.npy with its 4 bytes"):
+        port_file(path, block=(32, 1, 1), arguments=["y=f32[1]", "u={1,2}"], **QUIET)
+
+
 def test_a_struct_with_pointers_is_refused() -> None:
     (finding,) = port_file(FILE, "by_view", block=(32, 1, 1), **QUIET).refusals
     assert (
