@@ -8,7 +8,7 @@ import typer
 
 from mkport.cli.output import JsonFlag, emit
 from mkport.errors import UserError
-from mkport.port.report import Report
+from mkport.port.report import Report, Step
 
 if TYPE_CHECKING:
     from mkport.port.launched import Launched
@@ -268,12 +268,41 @@ def _definition(text: str) -> tuple[str, str]:
 
 
 def _render(console, report: Report) -> None:  # type: ignore[no-untyped-def]
-    """Each step with its lines, then the verdict."""
+    """Each step with its lines, then the verdict; of what is no port, those that decided alone."""
     from rich.text import Text
 
-    for step in report.steps:
-        head = Text(f"{step.number:2} {step.name:<16}")
-        head.append(step.state, style=COLOURS[step.state])
+    told = {str(finding): finding for finding in report.findings}
+    for steps in _grouped(report):
+        first, last = steps[0], steps[-1]
+        name = first.name if first is last else f"to {last.number}"
+        head = Text(f"{first.number:2} {name:<16}")
+        left = report.verdict != "ported" and first.state == "skipped"
+        head.append("not reached" if left else first.state, style=COLOURS[first.state])
         console.print(head)
-        for line in step.lines:
-            console.print(Text("     " + line), soft_wrap=True)
+        for line in () if _quiet(report, first) else first.lines:
+            finding = told.get(line)
+            parts = (line,) if finding is None else (
+                line.removesuffix(f" {finding.consequence} {finding.fix}"),
+                f"  {finding.consequence}", f"  {finding.fix}",
+            )  # fmt: skip
+            for part in parts:
+                console.print(Text("     " + part), soft_wrap=True)
+
+
+def _quiet(report: Report, step: Step) -> bool:
+    """A step that decided nothing about a kernel that was not ported."""
+    inner = 1 < step.number < len(report.steps)
+    return report.verdict != "ported" and inner and step.state in ("ok", "skipped")
+
+
+def _grouped(report: Report) -> list[list[Step]]:
+    """The steps in groups: quiet ones that went alike and follow each other, any other alone."""
+    groups: list[list[Step]] = []
+    for step in report.steps:
+        before = groups[-1][0] if groups else step
+        alike = _quiet(report, step) and _quiet(report, before) and before.state == step.state
+        if groups and alike:
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+    return groups
