@@ -17,6 +17,10 @@ from mkport.errors import UserError
 from mkport.models.step import StepShape
 
 PAGE = 64  # keys in a page of the cache
+# Where a step takes few tokens unless told otherwise, on a GPU, a long prompt is read in larger
+# chunks: each reads more of the weights, but they are far fewer. Their step takes seconds more to
+# plan and verify, so that a short prompt is read sooner without.
+LONG_PROMPT, LONG_CHUNK = 4096, 64  # tokens
 
 
 def decode_shape(
@@ -42,6 +46,11 @@ def decode_shape(
         weights=model.weights.dtype,
         cache=model.weights.dtype,
     )
+
+
+def prompt_chunk(tokens: int) -> int | None:
+    """The `chunk` that suits a decoder for one prompt of so many tokens; None is its own choice."""
+    return LONG_CHUNK if tokens >= LONG_PROMPT else None
 
 
 def check_prompt(tokens: int, context: int, start: int = 0) -> None:

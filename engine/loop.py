@@ -104,20 +104,24 @@ class Loop:
     def _read(self, wait: bool) -> None:
         """Does what is in the inbox, after a wait for the first order if there is nothing else to
         do."""
-        while True:
+        if wait:
             try:
-                order, job = self._inbox.get(timeout=IDLE_S) if wait else self._inbox.get_nowait()
+                self._do(self._inbox.get(timeout=IDLE_S))
             except queue.Empty:
                 return
-            wait = False
-            if order == "add" and job is not None:
-                self.core.add(job)
-            elif order == "cancel" and job is not None:
-                self.core.cancel(job)
-                self._began([job] if job.queued else [])
-                job.queued = False
-            elif order == "reset":
-                self.core.scheduler.holdings.cache.reset()
+        while not self._inbox.empty():  # nobody else takes from it
+            self._do(self._inbox.get_nowait())
+
+    def _do(self, order: Order) -> None:
+        what, job = order
+        if what == "add" and job is not None:
+            self.core.add(job)
+        elif what == "cancel" and job is not None:
+            self.core.cancel(job)
+            self._began([job] if job.queued else [])
+            job.queued = False
+        elif what == "reset":
+            self.core.scheduler.holdings.cache.reset()
 
     def _began(self, jobs: list[Job]) -> None:
         """These requests no longer wait."""

@@ -143,7 +143,7 @@ class Sampler:
     def draw(self, produced: int, mask: np.ndarray | None = None) -> Draw:
         """How a machine chooses the token after `produced` of them; `mask` int32 [words] is as for
         `choose`."""
-        early = len(self._ends) > 0 and produced < self.sampling.min_tokens
+        early = produced < self.sampling.min_tokens and len(self._ends) > 0
         if early and mask is not None:
             early = _allows_others(mask, self._ends)
         if early not in self._draws:

@@ -53,7 +53,8 @@ class _Budget:
     logits: int  # of prompt rows
     chunk: int  # prompts are cut at multiples of it; 0: anywhere
     doubles: int  # as in `Limits`, where somebody decodes
-    begins: bool  # whether a chunk may begin its legs
+    walks: bool  # whether legs may be walked
+    begins: bool  # and a chunk may begin its own
 
     def count(self, start: int) -> int:
         """How many tokens of a prompt, from position `start` on, the step takes at most."""
@@ -100,6 +101,7 @@ class Scheduler:
         self.legs = Legs(limits.legs, limits.pause_s)
         self._windows = any(window for _, window in limits.pools)
         self._chunk: _Chunk | None = None  # one at a time: what is between its legs is kept once
+        self._paused = False  # the step that was planned last has legs
         self.preemptions = 0
         self.looked_up = self.found = 0  # prompt tokens, by the prefix cache
         self._rows = list(range(limits.sequences - 1, -1, -1))
@@ -124,13 +126,18 @@ class Scheduler:
         """The next step, empty when nothing is left. Asserts that it brings somebody forward,
         unless it comes `behind` a step that was launched and not committed."""
         decoding = sum(sequence.remaining <= 1 for sequence in self.running)
-        plan = self._planned(decoding, self._most(decoding))
+        # Who waits for the host sits out the step behind his own, and takes part in the one after
+        # it: if both had legs, he would wait for two pauses.
+        waits = behind and any(s.remaining == 0 and not s.over for s in self.running)
+        walks = not (waits and self._paused)
+        plan = self._planned(decoding, self._most(decoding), walks)
         if not (plan.parts or plan.moves or behind):  # who decodes has no page, nor prompts a share
-            plan = self._planned(decoding, self.limits.mixed_chunk)
+            plan = self._planned(decoding, self.limits.mixed_chunk, walks)
         assert plan.parts or behind or not self.busy, "nobody can go on"
+        self._paused = any(part.legs for part in plan.parts)
         return plan
 
-    def _planned(self, decoding: int, chunk: int) -> Plan:
+    def _planned(self, decoding: int, chunk: int, walks: bool) -> Plan:
         plan, rows = Plan(decoding=decoding), self.limits.rows
         budget = _Budget(
             rows,
@@ -138,7 +145,8 @@ class Scheduler:
             self.limits.prompt_logits,
             chunk if self.limits.legs else 0,
             self.limits.doubles if decoding else 0,
-            self._chunk is None,
+            walks,
+            walks and self._chunk is None,
         )
         room = budget.tokens
         at = 0
@@ -168,10 +176,11 @@ class Scheduler:
         token of their sequence sees are released."""
         if self.pace is not None and seconds is not None:
             self.pace.landed(plan.decoding, plan.prompt, seconds)
-        walked = [(part.count - part.wanted, *part.legs) for part in plan.parts if part.legs]
-        if reading is not None and len(walked) == 1:
-            ((tokens, first, end),) = walked
-            self.legs.landed(tokens, end - first, reading)
+        if reading is not None:
+            walked = [(part.count - part.wanted, *part.legs) for part in plan.parts if part.legs]
+            if len(walked) == 1:
+                ((tokens, first, end),) = walked
+                self.legs.landed(tokens, end - first, reading)
         for part in plan.parts:
             if not part.ends:
                 continue
@@ -236,7 +245,7 @@ class Scheduler:
     def _wants(self, sequence: Sequence, budget: _Budget) -> int:
         """How many tokens the sequence would run if there were pages for all."""
         if self._chunk is not None and self._chunk.sequence is sequence:
-            return 0 if sequence.over else self._chunk.count
+            return 0 if sequence.over or not budget.walks else self._chunk.count
         start, count = sequence.computed, min(max(sequence.remaining, 0), budget.rows)
         if sequence.remaining > 1:
             count = min(count, budget.count(start))

@@ -72,6 +72,7 @@ class Steps:
         self.last = self.machines[0]  # the machine that ran the last step
         self._filled = 0, list[int]()  # tokens and wanted rows that the inputs tell of
         self._drawn: list[Draw] = []  # and how those are chosen
+        self._told = self._tabled = False  # whether any is told of others, or has tables or a mask
 
     @property
     def tensors(self) -> Mapping[str, Any]:
@@ -136,8 +137,7 @@ class Steps:
         """
         self._fill(places, tokens, wanted, draws)
         self.last = machine
-        told = any(draw.told is not None for draw in draws)
-        return self._arrays.launch(machine, len(wanted), told, trace, kept)
+        return self._arrays.launch(machine, len(wanted), self._told, trace, kept)
 
     def choices(self, rows: int) -> np.ndarray:
         """The last step's choices of its first wanted rows, int32 [rows]."""
@@ -202,9 +202,12 @@ class Steps:
             inputs["count"][0], inputs["logit_count"][0] = len(tokens), len(wanted)
             inputs["logit_rows"][: len(wanted)] = wanted
             inputs["sampling"][: len(wanted)] = words_of(draws or [GREEDY] * len(wanted))
-        for row, draw in zip(wanted, draws, strict=False):
-            if draw.tables is not None or draw.mask is not None:
-                self._sampling.fill(places[row][0], draw)
+            self._told = any(draw.told is not None for draw in draws)
+            self._tabled = any(_has_tables(draw) for draw in draws)
+        if self._tabled:
+            for row, draw in zip(wanted, draws, strict=True):
+                if _has_tables(draw):
+                    self._sampling.fill(places[row][0], draw)
 
     def _views(self, specs: dict[str, TensorSpec]) -> dict[str, Any]:
         """A machine's tensors: each the beginning of the largest machine's."""
@@ -214,3 +217,7 @@ class Steps:
             .reshape(spec.shape)
             for name, spec in specs.items()
         }
+
+
+def _has_tables(draw: Draw) -> bool:
+    return draw.tables is not None or draw.mask is not None

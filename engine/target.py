@@ -144,6 +144,7 @@ class HostArrays:
         names = (FULL_TABLE, WINDOW_TABLE)
         self.tables = {name: self.tensors[name] for name in names if name in specs}
         self._ahead, self._rivals = ahead, rivals_of(self.tensors)
+        self._results: dict[tuple[Machine, int], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         self._latest = np.zeros(max(map(len, self.tables.values()), default=1), np.int32)
 
     @staticmethod
@@ -163,15 +164,22 @@ class HostArrays:
             rows, pending = self.inputs["rows"][:, 0], np.flatnonzero(tokens < 0)
             tokens[pending] = self._latest[rows[pending]]
         machine.step(trace)
-        found = machine.tensors
-        rivals = self._rivals
-        ids, logprobs = found["ids"][:wanted, :rivals], found["logprobs"][:wanted, : 1 + rivals]
-        ran = Ran(found["next"][:wanted].copy(), ids, logprobs)
+        choices, ids, logprobs = self._of(machine, wanted)
+        ran = Ran(choices.copy(), ids, logprobs)
         if told:
             ran.ids, ran.logprobs = ids.copy(), logprobs.copy()
         if self._ahead:
             self._latest[rows[self.inputs["logit_rows"][:wanted]]] = np.maximum(ran.choices, 0)
         return ran
+
+    def _of(self, machine: Machine, wanted: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Where a machine leaves the results of so many wanted rows; looked up once."""
+        found = self._results.get((machine, wanted))
+        if found is None:
+            t, rivals = machine.tensors, self._rivals
+            ids, logprobs = t["ids"][:wanted, :rivals], t["logprobs"][:wanted, : 1 + rivals]
+            found = self._results[machine, wanted] = t["next"][:wanted], ids, logprobs
+        return found
 
     def read(self, array: np.ndarray) -> np.ndarray:
         """The array itself, of any shape."""

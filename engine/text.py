@@ -15,6 +15,7 @@ class StreamDecoder:
         self._bytes = tokenizer.token_bytes
         self._skipped = tokenizer.special_ids if skip_special else frozenset()
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._inside = False  # a character whose rest is to come
         self._strip = self._bytes.strips_space  # until there is text
 
     def push(self, token: int) -> str:
@@ -27,7 +28,11 @@ class StreamDecoder:
         return self._shown(b"", final=True)
 
     def _shown(self, data: bytes, final: bool) -> str:
-        text = self._utf8.decode(data, final)
+        if data.isascii() and not self._inside:
+            text = data.decode("ascii")
+        else:
+            text = self._utf8.decode(data, final)
+            self._inside = self._utf8.getstate()[0] != b""
         if self._strip and text:
             self._strip = False
             return text.removeprefix(" ")

@@ -40,9 +40,10 @@ class TokenBytes:
         if piece is None:
             return b""
         if self._byte_level:
-            alphabet = _gpt2_alphabet()
-            if all(character in alphabet for character in piece):
-                return bytes(alphabet[character] for character in piece)
+            try:
+                return str(piece).translate(_gpt2_alphabet()).encode("latin-1")
+            except UnicodeEncodeError:  # characters that stand for no byte
+                pass
         elif self._pieces:
             single = _BYTE_TOKEN.fullmatch(piece)
             if single:
@@ -63,9 +64,9 @@ def _decoder_kinds(decoder: dict[str, object] | None) -> set[str]:
 
 
 @cache
-def _gpt2_alphabet() -> dict[str, int]:
-    """The character that stands for each byte: itself where it prints, else one from U+0100 on."""
+def _gpt2_alphabet() -> dict[int, int]:
+    """What `str.translate` makes of the characters that stand for bytes: a byte's own character
+    where that prints, else one from U+0100 on. Those that stand for none become no Latin-1."""
     prints = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in prints]
-    alphabet = {chr(byte): byte for byte in prints}
-    return alphabet | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+    return dict.fromkeys(others, 0xFFFD) | {0x100 + place: b for place, b in enumerate(others)}

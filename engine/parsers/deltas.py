@@ -56,13 +56,18 @@ class Parser(ABC):
 
     def push(self, text: str) -> list[Delta]:
         """What `text` adds to what is known for sure."""
-        if text and not self._text and self._is_content(text):
+        if text and self.is_content(text):
             return [Delta(content=text)]
         self._text += text
         return list(self._read(final=False))
 
+    def is_content(self, text: str) -> bool:
+        """Whether `text`, which is not empty, is content for sure and nothing else is to be told,
+        by a quick look. To push it, or not, is then the same."""
+        return not self._text and self._is_content(text)
+
     def _is_content(self, text: str) -> bool:
-        """Whether `text` is content for sure, by a quick look when nothing is held back."""
+        """See `is_content`; nothing is held back."""
         return False
 
     def finish(self) -> list[Delta]:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from mkport.engine.request import Accepted, Event, Stream
+from mkport.engine.server.connection import write_now
 from mkport.engine.server.errors import ApiError, busy
 from mkport.engine.server.record import Record
 from mkport.engine.server.service import Service, Work
@@ -259,6 +260,8 @@ class _Out:
     def put(self, data: bytes) -> None:
         """Writes at once, or begins to: `flushed` waits for the end of that. What is written has
         begun, and no write before waits."""
+        if write_now(self._direct, data):
+            return
         message = {"type": "http.response.body", "body": data, "more_body": True}
         writing = cast(Coroutine[Any, Any, None], self._direct(message))
         try:

@@ -78,6 +78,9 @@ class ChatJob(Job):
         """What the event changes."""
         self._usage.completion += len(event.ids)
         state = self._choices[choice]
+        if event.reason is None and self._top is None and state.says(event.text):
+            said = f'{{"content":{quote(event.text)}}}'
+            return self._chunks.chunk(choice, said).encode()
         deltas = state.read(event)
         shown = self._logprobs(event)
         if shown is not None and not deltas:
@@ -131,6 +134,10 @@ class _Choice:
         self.reason: str | None = None  # as the client is told
         self.deltas: list[Delta] = []  # kept when it is not a stream
         self.logprobs: list[dict[str, Any]] = []
+
+    def says(self, text: str) -> bool:
+        """Whether a text is content as it stands, for sure: its parser need not read it."""
+        return bool(text) and self._parser.is_content(text)
 
     def read(self, event: Event) -> list[Delta]:
         """What an event's text means."""

@@ -1,11 +1,17 @@
-"""One client's connection before there is a request: what the head of one may take, in bytes and in
-seconds, and what is answered to what is no HTTP. All else is uvicorn's."""
+"""One client's connection, as far as uvicorn leaves it to us: what the head of a request may take,
+in bytes and in seconds, what is answered to what is no HTTP, and a short way for a stream's bytes.
+"""
 
 import asyncio
 import json
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from starlette.types import Send
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from mkport.engine.server.errors import ApiError
 from mkport.engine.server.settings import Settings
@@ -75,3 +81,16 @@ class Connection(HttpToolsProtocol):
         head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
         self.transport.write(STATUS_LINE[status] + head % len(body) + body)
         self.transport.close()
+
+
+def write_now(send: Send, data: bytes) -> bool:
+    """Writes a piece of a chunked body, which has begun, at once: as `send` would, which is ASGI's,
+    without a message and a coroutine. False, and nothing is written, where only `send` can."""
+    cycle = getattr(send, "__self__", None)
+    if type(cycle) is not RequestResponseCycle or cycle.flow.write_paused:
+        return False
+    if not cycle.chunked_encoding or cycle.response_complete:
+        return False
+    if not cycle.disconnected:
+        cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+    return True

@@ -124,10 +124,12 @@ def open_decoder(
     workers: int | None = None,
     all_logits: bool = False,
     machine: str = "cpu",
+    chunk: int | None = None,
 ) -> "Decoder":
     """Compose a model's steps under a progress bar: the first use compiles them.
 
-    `batch` is sequences side by side, `context` their positions. Raises UserError as `Decoder`.
+    `batch` is sequences side by side, `context` their positions, `chunk` a prompt's tokens in one
+    step. Raises UserError as `Decoder`.
     """
     from mkport.engine.decoder import Decoder
 
@@ -139,4 +141,5 @@ def open_decoder(
             context=context,
             workers=workers,
             all_logits=all_logits,
+            chunk=chunk,
         )

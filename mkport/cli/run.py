@@ -16,7 +16,7 @@ from mkport.cli.options import (
     open_model,
 )
 from mkport.cli.output import JsonFlag, emit
-from mkport.engine.decoder import check_prompt, decode_shape
+from mkport.engine.decoder import check_prompt, decode_shape, prompt_chunk
 from mkport.engine.generate import Generation, generate
 from mkport.engine.prompt import encode_prompt
 from mkport.engine.sampled import Draw
@@ -69,7 +69,10 @@ def command(
     if context is None and machine == "cuda":  # whose memory is taken whether it is used or not
         context = len(ids) + max_tokens
     draw = Draw(temperature, seed)
-    with open_decoder(loaded, context=context, workers=workers, machine=machine) as decoder:
+    chunk = prompt_chunk(len(ids))
+    with open_decoder(
+        loaded, context=context, workers=workers, machine=machine, chunk=chunk
+    ) as decoder:
         shown = (lambda piece: None) if as_json else show
         generation = generate(decoder, ids, max_tokens, shown, draw)
         workers = decoder.workers

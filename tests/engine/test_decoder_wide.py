@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mkport.engine.decoder import Decoder
+from mkport.engine.decoder import LONG_CHUNK, Decoder
 from mkport.engine.load import LoadedModel, load
 from mkport.engine.synth import synthesise
 from tests.engine.checkpoints import one_program
@@ -56,3 +56,19 @@ def test_tokens_are_those_of_a_batch_of_one_and_of_the_cpu_machine(
         assert decoded(decoder, asked[:7]) == found[:7]
     with one_program(), Decoder(given, batch=batch, context=64, page=16) as decoder:
         assert decoded(decoder, asked) == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", MACHINES)
+def test_a_prompt_has_the_bits_of_steps_of_one_token_in_chunks_of_64(
+    tmp_path: Path, on: str
+) -> None:
+    """Behind the first chunk's end too, and with what other chunks left in the cache."""
+    given = model(tmp_path, "bf16")
+    ids = [(7 * i) % 251 for i in range(150)]
+    found = []
+    for chunk in (1, LONG_CHUNK):
+        with Decoder(given, on=on, context=256, page=16, chunk=chunk) as decoder:
+            token, logits = decoder.prefill(0, ids)
+            found.append((token, logits.tobytes()))
+    assert found[0] == found[1]

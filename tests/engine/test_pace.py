@@ -163,5 +163,38 @@ def test_a_chunk_beside_others_goes_by_legs_and_alone_at_once() -> None:
     assert seen[8:] == [(8, 512), (8, 512), (16, 1024), (16, 928)]
 
 
+@pytest.mark.parametrize("phase", [0, 1], ids=["in step", "out of step"])
+def test_who_waits_for_the_host_waits_for_one_pause(phase: int) -> None:
+    """Two sequences whose tokens the host must see first take part in every other step. Between two
+    of a sequence's tokens there are legs once, whichever steps it takes part in."""
+    sizes = Limits(4096, 64, ((200, 0),), 4, 1028, chunk=1024, mixed_chunk=512, legs=16, short=16)
+    scheduler = Scheduler(sizes)
+    held, free, prompt = [Sequence(i, [1], 1) for i in (0, 1)], Sequence(2, [1], 1), [2] * 4000
+    for sequence in (held[0], free, *held[1 : 2 - phase]):
+        scheduler.add(sequence)
+    pauses: dict[Sequence, list[int]] = {sequence: [] for sequence in held}
+    waiting: list[Plan] = []
+    for step in range(30):
+        if step == 1 and phase:
+            scheduler.add(held[1])
+        if step == 4:
+            scheduler.add(Sequence(3, prompt, len(prompt)))
+        waiting.append(plan := scheduler.plan(behind=bool(waiting)))
+        scheduler.launch(plan)
+        free.tokens += [3] * (free.computed == len(free.tokens))
+        for sequence in held:
+            pauses[sequence].append(_legs_in(plan) > 0)
+            if any(part.sequence is sequence for part in plan.parts):
+                if 8 <= step < 28:
+                    assert sum(pauses[sequence]) == 1
+                pauses[sequence].clear()
+        if len(waiting) > 1:
+            landed = waiting.pop(0)
+            scheduler.commit(landed, None, 0.0017 * _legs_in(landed) or None)
+            for part in landed.parts:
+                if part.sequence in held:
+                    part.sequence.tokens.append(3)
+
+
 def _legs_in(plan: Plan) -> int:
     return sum(part.legs[1] - part.legs[0] for part in plan.parts if part.legs)
