@@ -57,9 +57,9 @@ def _dealt(nodes: Sequence[Node]) -> tuple[list[Turn], bool]:
 
 
 def _is_attention(node: Node, heads: set[str]) -> bool:
-    """Projections, what norms their heads, attention itself, and the product behind it; `heads` are
+    """Projections, what turns their heads, attention itself, and the product behind it; `heads` are
     the tensors that hold projected or attended heads."""
-    if node.op.name in ("rmsnorm", "gemm"):
+    if node.op.name == "gemm":
         return node.args["x"] in heads or node.args["y"] in heads
     return node.op.name in ATTENTION
 

@@ -34,9 +34,8 @@ def _embed(c: Chunk, a: SimpleNamespace) -> None:
 
 def _rmsnorm(c: Chunk, a: SimpleNamespace) -> None:
     x = c.scratch[a.x]
-    heads = x.view(len(x), a.groups, a.k)
-    dtype = x.dtype if a.x == a.y else c.dtype  # heads are turned next, others multiplied
-    c.scratch[a.y] = c.fused["rms_norm"](heads, c.fixed[a.w], a.eps, dtype).view(len(x), -1)
+    rows = x.view(len(x), a.groups, a.k)
+    c.scratch[a.y] = c.fused["rms_norm"](rows, c.fixed[a.w], a.eps, c.dtype).view(len(x), -1)
 
 
 def _layernorm(c: Chunk, a: SimpleNamespace) -> None:
@@ -53,7 +52,10 @@ def _gemm_rope(c: Chunk, a: SimpleNamespace) -> None:
 
 
 def _rope(c: Chunk, a: SimpleNamespace) -> None:
-    _place(c, a, c.scratch[a.x])
+    x = c.scratch[a.x]
+    if a.w is not None:
+        x = c.fused["rms_norm"](x.view(len(x), a.heads, -1), c.fixed[a.w], a.eps, x.dtype)
+    _place(c, a, x)
 
 
 def _gemm_silu(c: Chunk, a: SimpleNamespace) -> None:

@@ -20,6 +20,16 @@ SHAPES: dict[str, dict[str, Any]] = {
     "values": {
         "tokens": 8, "rows": 6, "heads": 2, "head_dim": 80, "rotated": False, "cached": True,
     },
+    "normed queries": {"tokens": 4, "rows": 3, "heads": 19, "head_dim": 128, "eps": 1e-5},
+    "normed in place": {
+        "tokens": 2, "rows": 2, "heads": 8, "head_dim": 144, "eps": 1e-6, "in_place": True,
+    },
+    "normed keys": {
+        "tokens": 3, "rows": 2, "heads": 9, "head_dim": 48, "eps": 0.5, "cached": True,
+    },
+    "normed and interleaved": {
+        "tokens": 2, "rows": 2, "heads": 3, "head_dim": 32, "eps": 1e-5, "half_split": 0,
+    },
     "copy": {"tokens": 2, "rows": 2, "heads": 1, "head_dim": 16, "rotated": False},
 }  # fmt: skip
 
@@ -53,9 +63,12 @@ def deliver(t, y):
 
 
 def oracle(t):
-    """The rotated rows, or the whole cache, as `deliver` gives them; in the tensors' dtype."""
-    x = t.x[: int(t.count[0])]
-    return deliver(t, rotate(t, x.unflatten(1, (t.heads, t.head_dim))))
+    """The rows, normed and rotated, or the whole cache, as `deliver` gives them; in the tensors'
+    dtype."""
+    x = t.x[: int(t.count[0])].unflatten(1, (t.heads, t.head_dim))
+    if getattr(t, "w", None) is not None:
+        x = x / (x.square().mean(dim=-1, keepdim=True) + t.eps).sqrt() * t.w
+    return deliver(t, rotate(t, x))
 
 
 def surroundings(rng, cache, tokens, rows, heads, head_dim, half_split, rotated, cached):
@@ -102,11 +115,15 @@ def make(
     rotated=True,
     cached=False,
     in_place=False,
+    eps=0.0,
 ):
-    """Random inputs of the given shape; cache storage `cache`."""
+    """Random inputs of the given shape; cache storage `cache`. With `eps` heads are normed."""
     case = surroundings(rng, cache, tokens, rows, heads, head_dim, half_split, rotated, cached)
     case.arrays["x"] = rng.standard_normal((tokens, heads * head_dim), np.float32)
     case.arrays["x"][rows:] = np.nan
+    case.values["eps"] = eps
+    if eps:
+        case.arrays["w"] = rng.standard_normal(head_dim, np.float32)
     if in_place:
         case.arrays["y"] = case.arrays["x"]
     return case
@@ -124,15 +141,17 @@ def call_standalone(kernel, a):
         a.y[:rows].reshape(split) if hasattr(a, "y") else None,
         getattr(a, "pages", None),
         getattr(a, "page_table", None),
+        getattr(a, "w", None),
+        a.eps,
     )
 
 
 def call_standalone_cuda(launch, a):
     """Launches the standalone CUDA kernel on a case's arrays."""
-    rope, table, y, pages = (
-        getattr(a, name, None) for name in ("rope", "page_table", "y", "pages")
+    rope, table, y, pages, w = (
+        getattr(a, name, None) for name in ("rope", "page_table", "y", "pages", "w")
     )
     kernel = "rope_f32" if pages is not None and pages.dtype == np.float32 else "rope_bf16"
     sizes = (a.heads, a.head_dim, a.page, a.pages_per_sequence, a.half_split)
     if rows := int(a.count[0]):
-        launch(kernel, rows, 256, 0, a.x, a.rows, rope, table, y, pages, *sizes)
+        launch(kernel, rows, 256, 0, a.x, a.rows, rope, table, y, pages, w, *sizes, a.eps)

@@ -1,4 +1,5 @@
-"""Rotary position embedding on a CPU, to a matrix or into a paged cache. An ordinary Numba kernel.
+"""Rotary position embedding on a CPU, of normed heads where there is a norm, to a matrix or into a
+paged cache. An ordinary Numba kernel.
 
 python kernels/rope/standalone.py
 """
@@ -6,6 +7,8 @@ python kernels/rope/standalone.py
 import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic, overload
+
+LANES, CHAINS = 16, 4
 
 
 @intrinsic
@@ -38,6 +41,37 @@ def round_bf16(value):
 
 
 @njit(nogil=True, cache=True)
+def join(acc):
+    """The sum of acc [4 chains, 16 lanes]: chains (0 + 1) + (2 + 3), then lanes in halves."""
+    lanes = acc[0]
+    for lane in range(LANES):
+        lanes[lane] = (acc[0, lane] + acc[1, lane]) + (acc[2, lane] + acc[3, lane])
+    half = LANES // 2
+    while half:
+        for lane in range(half):
+            lanes[lane] += lanes[lane + half]
+        half //= 2
+    return lanes[0]
+
+
+@njit(nogil=True, cache=True)
+def norm(head, w, eps):
+    """Divides a head [head_dim] by its root mean square, and multiplies by w [head_dim].
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
+    """
+    acc = np.zeros((CHAINS, LANES), np.float32)
+    for i0 in range(0, len(head), LANES):
+        chain = acc[i0 // LANES % CHAINS]
+        for lane in range(LANES):
+            chain[lane] = fma(head[i0 + lane], head[i0 + lane], chain[lane])
+    mean = join(acc) / np.float32(len(head))
+    r = np.float32(1) / np.sqrt(mean + np.float32(eps))
+    for i in range(len(head)):
+        head[i] = (head[i] * r) * w[i]
+
+
+@njit(nogil=True, cache=True)
 def rotate(head, angles, half_split):
     """Rotates a head [head_dim] in place; angles [head_dim] are cosines, then sines.
 
@@ -64,17 +98,21 @@ def keep(head, where, pages, page_table, h):
 
 
 @njit(nogil=True, cache=True)
-def rope(x, rows, table=None, half_split=True, y=None, pages=None, page_table=None):
+def rope(
+    x, rows, table=None, half_split=True, y=None, pages=None, page_table=None, w=None, eps=0.0
+):
     """y = rope(x), or the same into the cache, as float32 or bfloat16 (uint16).
 
     x and y [tokens, heads, head_dim], y may be x; rows [tokens, 2] (sequence, position); table
     [positions, head_dim], None: no rotation; pages [pages, heads, page, head_dim];
-    page_table [sequences, pages].
+    page_table [sequences, pages]; w [head_dim] and eps of the heads' norm, None: none.
     """
     head = np.empty(x.shape[2], np.float32)
     for t in range(len(x)):
         for h in range(x.shape[1]):
             head[:] = x[t, h]
+            if w is not None:
+                norm(head, w, eps)
             if table is not None:
                 rotate(head, table[rows[t, 1]], half_split)
             if y is not None:

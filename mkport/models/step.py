@@ -208,11 +208,13 @@ class Step:
         the cache [pages, kv_heads, page, head_dim]."""
         rope = self.rope_table("rope", a.head_dim) if a.rope else None
         for part in ("v", "k", "q"):  # q last: all workers have some of it, and end together
-            table = None if part == "v" else rope
             if a.norm_eps is None or part == "v":
-                self._projected(layer, h, prefix, a, part, table)
+                self._projected(layer, h, prefix, a, part, None if part == "v" else rope)
             else:
-                self._normed_heads(layer, h, prefix, a, part, table)
+                self._heads(layer, h, prefix, a, part)
+        if a.norm_eps is not None:  # last: few workers have some, and would wait for all before
+            for part in ("k", "q"):
+                self._normed(layer, prefix, a, part, rope)
 
     def _placed(self, layer: int, a: Heads, part: str, rope: str | None) -> dict[str, Any]:
         """What a projection's last op is told: where its heads go, and how they rotate."""
@@ -258,27 +260,23 @@ class Step:
         block = self.shape.block(self.hidden)
         self.graph.add(GEMM_ROPE, label, x=h, w=w, k=self.hidden, block=block, **placed)
 
-    def _normed_heads(
-        self, layer: int, h: str, prefix: str, a: Heads, part: str, rope: str | None
-    ) -> None:
-        """One projection whose heads are normed, one by one, before they rotate."""
-        placed, label = self._placed(layer, a, part, rope), f"layer {layer} / {part}"
-        width = placed["heads"] * a.head_dim
+    def _heads(self, layer: int, h: str, prefix: str, a: Heads, part: str) -> None:
+        """One projection as it is."""
+        width = (a.heads if part == "q" else a.kv_heads) * a.head_dim
         y = self.scratch(part, self.shape.rows, width)
         w = self.weight(f"{prefix}.{part}_proj.weight", width, self.hidden)
-        self.product(f"{label}_proj", "count", h, w, y, width, self.hidden)
+        self.product(f"layer {layer} / {part}_proj", "count", h, w, y, width, self.hidden)
+
+    def _normed(self, layer: int, prefix: str, a: Heads, part: str, rope: str | None) -> None:
+        """A projection's heads, normed one by one, rotated, and put where they belong."""
         self.graph.add(
-            RMSNORM,
-            f"{label}_norm",
-            count="count",
-            x=y,
+            ROPE,
+            f"layer {layer} / {part}_rope",
+            x=part,
             w=self.tensor(f"{prefix}.{part}_norm.weight", "f32", (a.head_dim,), "weight"),
-            y=y,
-            groups=placed["heads"],
-            k=a.head_dim,
             eps=a.norm_eps,
+            **self._placed(layer, a, part, rope),
         )
-        self.graph.add(ROPE, f"{label}_rope", x=y, **placed)
 
     def attend(self, layer: int, a: Heads) -> None:
         """Attention of the projected queries, split by split: partial sums [rows, splits, heads,

@@ -108,8 +108,22 @@ def test_gemm_rope_is_gemm_then_rope(k: int, half_split: int, cached: bool, run:
     y = run("gemm", product)
     arrays = {name: array for name, array in fused.arrays.items() if name not in ("w", "x")}
     values = {name: value for name, value in fused.values.items() if name not in ("k", "block")}
-    after = Case(arrays | {"x": y}, values, fused.outputs, fused.logical)
+    after = Case(arrays | {"x": y}, values | {"eps": 0.0}, fused.outputs, fused.logical)
     assert bits(run("gemm_rope", fused)) == bits(run("rope", after))
+
+
+@pytest.mark.parametrize("head_dim", [16, 48, 128, 272])
+@pytest.mark.parametrize("cached", [False, True])
+def test_rope_of_normed_heads_is_rmsnorm_then_rope(head_dim: int, cached: bool, run: Run) -> None:
+    shape: dict[str, Any] = {"tokens": 3, "rows": 2, "heads": 11, "head_dim": head_dim}
+    fused = made("rope", **shape, cached=cached, eps=1e-5)
+    first = {name: fused.arrays[name] for name in ("count", "x", "w")}
+    first["y"] = np.full((3, 11 * head_dim), np.nan, np.float32)
+    normed = run("rmsnorm", Case(first, {"groups": 11, "k": head_dim, "eps": 1e-5}, ("y",)))
+    arrays = {name: array for name, array in fused.arrays.items() if name not in ("w", "x")}
+    values = fused.values | {"eps": 0.0}
+    after = Case(arrays | {"x": normed}, values, fused.outputs, fused.logical)
+    assert bits(run("rope", fused)) == bits(run("rope", after))
 
 
 @pytest.mark.parametrize("half_split", [1, 0])
