@@ -71,6 +71,32 @@ SHAPES = {
             {"temperature": 20.0, "top_k": 5000, "top_p": 0.1},
         ],
     },
+    "flat": {
+        "live": 9,
+        "n": 33001,
+        "ways": [
+            {"temperature": 50.0, "top_k": 64},
+            {"temperature": 50.0, "top_k": 300},  # more than there are groups
+            {"temperature": 50.0, "top_k": 64, "min_p": 0.8},
+            {"temperature": 1.0, "top_k": 64, "min_p": 0.9},  # more than min_p leaves
+            {"temperature": 50.0, "min_p": 0.82},
+            {"temperature": 50.0, "top_p": 0.3, "told": 21},
+            {"temperature": 50.0, "top_k": 64, "top_p": 0.95, "min_p": 0.05},
+            {"temperature": 90.0, "flags": sample.MASKED, "top_k": 9000, "told": 3},
+            {"temperature": 1e-6, "top_k": 2, "min_p": 1e-9},  # scores so large that noise is lost
+        ],
+    },
+    "flat, among ties": {
+        "live": 4,
+        "n": 20011,
+        "levels": 4,
+        "ways": [
+            {"temperature": 30.0, "top_k": 64},
+            {"temperature": 30.0, "top_k": 5003},
+            {"temperature": 30.0, "min_p": 0.95},
+            {"temperature": 30.0, "top_k": 20011, "min_p": 1e-9},
+        ],
+    },
     "nothing allowed": {
         "live": 2,
         "n": 400,

@@ -1,9 +1,9 @@
 // The sample_join body: one row. The larger value, then the lower index, wins; a block that has no
 // best counts as the largest of all, so that its -1 does. Of a row that is cut, the token that
 // `sample` found stays if it is among those left, which is so nearly always: one look at those that
-// are larger tells. If not, only larger ones can be, and the best of these is next. What lies in a
-// group whose largest value is too small is never read. Counts and weights are whole numbers, so the
-// order in which groups come does not matter.
+// are larger tells. If not, the k-th largest is looked for, or, with top_p, only larger ones can be,
+// and the best of these is next. What lies in a group whose largest value is too small is never read.
+// Counts and weights are whole numbers, so the order in which groups come does not matter.
 struct sample_join : MkBody {
   enum {
     RIVALS = 20,
@@ -111,8 +111,8 @@ struct sample_join : MkBody {
     row.k = most < a.n ? most : a.n;
     float* logprobs = a.logprobs + tile * (RIVALS + 1);
     float base = 0.0f;
-    uint64_t needed = 0;
-    row.low = MkDraw::LOWEST;
+    uint64_t needed = 0, floor = MkDraw::LOWEST;  // floor: the place from which on min_p leaves values
+    row.low = floor;
     Kind kind = TOP;
     while (true) {
       Source here = s;
@@ -125,14 +125,15 @@ struct sample_join : MkBody {
         if (floored) {
           const float bound = mk_add(row.top, mk_float(row.way.w[MkDraw::MIN_P]));
           const uint64_t place = MkDraw::place(bound, -1);
-          row.low = row.low < place ? place : row.low;
+          floor = floor < place ? place : floor;
+          row.low = floor;
         }
         if (told || (share > 0 && row.k == 0 && !floored))
           kind = TOTAL;
         else if (share > 0)
           kind = row.k > 0 ? kth(row, groups) : WEIGH;
       } else if (done == COUNT) {
-        kind = narrow(row) ? COUNT : told ? COLLECT : WEIGH;
+        kind = narrow(row) ? COUNT : told ? COLLECT : share > 0 ? WEIGH : RACE;
       } else if (done == TOTAL && told) {
         base = MkDraw::log(mk_mul(static_cast<float>(found.weight), 1.0f / MkDraw::ONE));
         if (MkDraw::thread() == 0)
@@ -144,6 +145,7 @@ struct sample_join : MkBody {
         return token;
       } else if (done == RACE) {
         token = found.best.at;
+        if (share == 0) return token;  // the best of all that are left
       } else if (needed == 0 && share > 0) {  // of what is left now
         needed = uint64_t(found.weight);
         needed = (needed >> 32) * share + ((needed & 0xffffffffu) * share >> 32);
@@ -155,8 +157,13 @@ struct sample_join : MkBody {
       }
       if (kind == DONE) {  // is the token among those left?
         const uint64_t place = MkDraw::place(mk_load_coherent(s.values + token), token);
+        if (place >= row.low && row.k == 0 && share == 0) return token;
         kind = place >= row.low ? WEIGH : RACE;
         if (kind == WEIGH) row.low = place + 1;
+      }
+      if (kind == RACE && done != COUNT && row.k > 0 && share == 0) {
+        row.low = floor;
+        kind = kth(row, groups);
       }
     }
   }
@@ -267,7 +274,13 @@ struct sample_join : MkBody {
       }
     }
     row.c.sync();
-    const int listed = room.listed;
+    int listed = room.listed;
+    // As many groups have a value from `low` on, but perhaps that in which `low` lies: too many
+    // for top_k, so what they weigh does not matter.
+    if (kind == WEIGH && row.k > 0 && listed > row.k + 1) {
+      if (MkDraw::thread() == 0) found.count = row.k;
+      listed = 0;
+    }
 #pragma unroll 1
     for (int first = MkDraw::warp(); first < listed; first += MK_COMPUTE_WARPS * FLIGHT) {
       mk_float4 v[FLIGHT];
@@ -276,6 +289,7 @@ struct sample_join : MkBody {
         const int at = first + i * MK_COMPUTE_WARPS;
         v[i] = MkDraw::four(s.values, column(room, at < listed ? at : first), s.n, s.aligned);
       }
+      const float best = mk_warp_max(found.best.value);
 #pragma unroll 1
       for (int i = 0; i < FLIGHT && first + i * MK_COMPUTE_WARPS < listed; i++) {
         const int at = column(room, first + i * MK_COMPUTE_WARPS);
@@ -285,7 +299,7 @@ struct sample_join : MkBody {
         for (int j = 0; j < 4; j++) {
           const float value = v[0].v[0];
           if (MkDraw::place(value, at + j) >= row.low)
-            take(row, kind, value, at + j, words[0], found);
+            take(row, kind, value, at + j, words[0], best, found);
 #pragma unroll
           for (int l = 0; l < 3; l++) v[0].v[l] = v[0].v[l + 1], words[l] = words[l + 1];
         }
@@ -306,13 +320,22 @@ struct sample_join : MkBody {
   MK_DEVICE static int column(const Room& room, int at) {
     return room.list[at] * MkDraw::GROUP + MkDraw::lane() * 4;
   }
-  MK_DEVICE static void take(Row& row, Kind kind, float value, int at, uint32_t word,
+  // False only if value + its noise is below `best`, for sure: noise is at most -log v, and an error of
+  // what is rounded here is far below the hundredth that is added.
+  MK_DEVICE static bool may_reach(uint32_t word, float value, float best) {
+    const float share = mk_exp2(mk_mul(mk_add(value, -best), 1.44269504f));  // e^(value - best)
+    return static_cast<float>(word) <= mk_mul(share, 4.3379e9f) || best > 65536.0f ||
+           best < -65536.0f;
+  }
+  // `best`: some value with noise that was found before
+  MK_DEVICE static void take(Row& row, Kind kind, float value, int at, uint32_t word, float best,
                              Found& found) {
     if (kind == WEIGH) {
       found.count++;
       found.weight += MkDraw::weight(value, row.top);
     } else if (kind == RACE) {
-      found.best.join({mk_add(value, MkDraw::noise(word)), at});
+      if (may_reach(word, value, best))
+        found.best.join({mk_add(value, MkDraw::noise(word)), at});
     } else if (kind == COUNT) {
       const uint64_t place = MkDraw::place(value, at);
       if (place <= row.high) mk_take(&row.room.buckets[(place - row.low) >> row.shift], 1);

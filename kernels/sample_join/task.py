@@ -1,6 +1,7 @@
 """The sample_join body: one row. Of a row that is cut, the token that `sample` found stays if it is
-among those left, which is so nearly always; if not, only larger ones can be, and the best of these
-is next. What lies in a group whose largest value is too small is never looked at."""
+among those left, which is so nearly always; if not, the k-th largest is looked for, or, with top_p,
+only larger ones can be, and the best of these is next. What lies in a group whose largest value is
+too small is never looked at."""
 
 import numpy as np
 
@@ -88,13 +89,20 @@ def sample_join_cut(a, row, token, arena):
         rest = whole & np.uint64(0xFFFFFFFF)
         needed = (whole >> np.uint64(32)) * share + ((rest * share) >> np.uint64(32))
         needed = max(needed, np.uint64(1))
+    floor = low
     while True:
         place = draw_place(get_f32(a.scores, at + token), token)
         if place >= low:
+            if k == 0 and share == 0:
+                return token
             low = place + np.uint64(1)
             count, weight = sample_join_above(a, row, low, top)
             if (k == 0 or count < k) and (share == 0 or np.uint64(weight) < needed):
                 return token
+        if share == 0:
+            if k > 0:
+                low = sample_join_kth(a.scores, at, n, a.peaks, peaks, groups, k, floor, arena)
+            return sample_join_race(a, row, low)
         token = sample_join_race(a, row, low)
 
 
