@@ -5,7 +5,7 @@ instance of itself, with few and many workers, its tiles in shuffled order.
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ FIXES = {
     "MK207": "Give sums a fixed order.",
     "MK208": "Give smaller arguments, or mend the loop.",
 }
+COPY_FIX = "Wait for the copy, and put a barrier behind that, before others read what it brings."
 FITS = ("MK203", "MK206", "MK208", "MK204")  # what made-up arguments may be to blame for
 
 
@@ -88,11 +89,20 @@ def run_first(
     shared: int,
     seeds: int,
     limit_s: float,
+    aside: Collection[int] = (),
 ) -> tuple[Original, tuple[Finding, ...]]:
     """Runs the original; its fatal findings in the words of a port."""
     made = original_launch(kernel, name, launch, arguments, shared)
     empty = [arguments[name] for name in unfilled if isinstance(arguments[name], np.ndarray)]
-    done = run_original(source, [made], path=path, seeds=seeds, unfilled=empty, limit_s=limit_s)
+    done = run_original(
+        source,
+        [made],
+        path=path,
+        seeds=seeds,
+        unfilled=empty,
+        limit_s=limit_s,
+        aside=aside,
+    )
     lines = source.rpartition("\n#line 1\n")[2].split("\n")
     found = [_translated(f) for f in done.findings if f.fatal and not _flat(f, lines)]
     if not done.equal and not found:
@@ -180,11 +190,12 @@ def _translated(finding: Any) -> Finding:
 
 def _translated_as(code: str, line: int, cause: str) -> Finding:
     cause = cause[0].upper() + cause[1:]
+    fix = COPY_FIX if "in the background" in cause else FIXES[code]
     return Finding(
         code, line, 1 if line else 0,
         cause if cause.endswith(".") else cause + ".",
         "The original is not well defined, so that there are no bits to keep.",
-        FIXES[code], "undefined",
+        fix, "undefined",
     )  # fmt: skip
 
 

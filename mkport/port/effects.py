@@ -71,7 +71,13 @@ def _names(unit: Unit, item: Item) -> Iterator[Finding]:
                 ("curand", "__pipeline", "cudnn", "cublas", "memcpy_async")
             ):  # fmt: skip
                 continue
-            if rule.code in ("MK150", "MK156", "MK157", "MK305") and token.text in _own_names(unit):
+            if rule.code in (
+                "MK105",
+                "MK150",
+                "MK156",
+                "MK157",
+                "MK305",
+            ) and token.text in _own_names(unit):
                 continue
             yield _finding(unit, rule, start + token.start, token.text)
 

@@ -17,6 +17,7 @@ LIBRARIES = {
     r"cub/.+": "cub/cub.cuh",
     r"cooperative_groups(?:/reduce)?\.h": "cooperative_groups.h",
     r"cuda/(?:std/)?functional": "functional.h",
+    r"cuda_pipeline(?:_primitives)?\.h": "cuda_pipeline.h",
 }
 # What NVRTC can read of a header that is for host code too.
 DEVICE_PARTS = {
@@ -60,6 +61,11 @@ class Merged:
     def place(self, line: int) -> tuple[str, int]:
         """Where a line of the text came from."""
         return self.places[min(max(line, 1), len(self.places)) - 1]
+
+    def aside(self) -> frozenset[int]:
+        """The lines that are a library's."""
+        numbered = enumerate(self.places, 1)
+        return frozenset(line for line, (file, _) in numbered if file in self.libraries)
 
     def own(self, text: str, keep: bool = True) -> str:
         """A text of the same lines without those of libraries; `keep`: their places stay, blank."""

@@ -10,7 +10,7 @@ means for a port is the caller's.
 
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +65,7 @@ def run_original(
     define: Mapping[str, str] | None = None,
     limit_s: float = 20.0,
     checkers: Sequence[str] = CHECKERS,
+    aside: Collection[int] = (),
 ) -> Original:
     """Runs launches of a file's kernels, one after another, under `seeds` seeds.
 
@@ -72,6 +73,7 @@ def run_original(
     from: its folder is searched for what it includes, after the folders `include`. The arrays of
     the launches stay as they are. Those in `unfilled`, in any shape, hold nothing until a kernel
     writes there.
+    Lines in `aside` are a library's: what is found there is told of the line that called it.
     A run may take `limit_s` seconds. The second of the `checkers` sees what the first lets pass.
     Raises UserError without a compiler or for arguments that do
     not fit, and NotBuilt, with a line, where the compiler refuses the file.
@@ -83,7 +85,7 @@ def run_original(
     def run(address: bool, runs: int) -> tuple[list[Finding], list[int], bytes]:
         built = build_original(source, kernels, folders, define, address)
         job = job_text(launches, built, unfilled, runs, seed, limit_s)
-        return _run(built.program, job, buffers, path, launches)
+        return _run(built.program, job, buffers, path, launches, aside)
 
     findings, states, data = run(checkers[0] == "address", seeds)
     runs = _split(data, buffers, len(states))
@@ -104,7 +106,12 @@ def run_original(
 
 
 def _run(
-    program: Path, job: str, buffers: Sequence[np.ndarray], path: Path, launches: Sequence[Launch]
+    program: Path,
+    job: str,
+    buffers: Sequence[np.ndarray],
+    path: Path,
+    launches: Sequence[Launch],
+    aside: Collection[int],
 ) -> tuple[list[Finding], list[int], bytes]:
     """Runs a program: its findings, how each run ended, and the buffers after each."""
     with tempfile.TemporaryDirectory() as work:
@@ -122,7 +129,7 @@ def _run(
                 f"The program of {path} ended with {done.returncode} before its kernels ran: "
                 f"{done.stderr.strip()[:1000]}"
             )
-        findings, states = read_findings(files[3].read_text(errors="replace"), program)
+        findings, states = read_findings(files[3].read_text(errors="replace"), program, aside)
         return findings, states, files[2].read_bytes()
 
 

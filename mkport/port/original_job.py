@@ -3,7 +3,7 @@
 import ctypes
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,9 +134,11 @@ def refused_arguments(answer: str, launches: Sequence[Launch]) -> UserError:
     )
 
 
-def read_findings(text: str, program: Path) -> tuple[list[Finding], list[int]]:
+def read_findings(
+    text: str, program: Path, aside: Collection[int] = ()
+) -> tuple[list[Finding], list[int]]:
     """The findings of all runs, each once, and how each run's process ended: its exit status
-    [runs]."""
+    [runs]. Lines in `aside` are nobody's to mend: a finding there is told of who called."""
     rows: dict[tuple[str, ...], tuple[str, ...]] = {}
     states: list[int] = []
     for line in text.splitlines():
@@ -146,7 +148,7 @@ def read_findings(text: str, program: Path) -> tuple[list[Finding], list[int]]:
         elif len(word) == 6:
             rows.setdefault(word[:4], word)
     places = {int(p) for row in rows.values() for p in row[1:3] if int(p)}
-    lines = _lines(program, sorted(places))
+    lines = _lines(program, sorted(places), aside)
     found: dict[tuple[str, int, int], Finding] = {}
     for kind, pc, other, line, fatal, said in rows.values():
         here = int(line) or lines.get(int(pc), 0) or lines.get(int(other), 0)
@@ -158,8 +160,9 @@ def read_findings(text: str, program: Path) -> tuple[list[Finding], list[int]]:
     return list(found.values()), states
 
 
-def _lines(program: Path, places: Sequence[int]) -> dict[int, int]:
-    """The line of the user's file that each return address came from."""
+def _lines(program: Path, places: Sequence[int], aside: Collection[int]) -> dict[int, int]:
+    """The line of the user's file that each return address came from: of the innermost call that
+    does not lie in `aside`, if there is one."""
     if not places:
         return {}
     asked = "\n".join(hex(place - 1) for place in places)
@@ -173,6 +176,7 @@ def _lines(program: Path, places: Sequence[int]) -> dict[int, int]:
     for text in done.stdout.splitlines():
         if text.startswith("0x"):
             here = int(text, 16) + 1
-        elif (found := re.search(rf"{re.escape(SOURCE)}:(\d+)", text)) and here not in lines:
-            lines[here] = int(found[1])
+        elif found := re.search(rf"{re.escape(SOURCE)}:(\d+)", text):
+            if lines.get(here, 0) in aside or here not in lines:
+                lines[here] = int(found[1])
     return lines

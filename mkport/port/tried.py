@@ -121,7 +121,7 @@ class Tried(Written):
             first = check.run_first(
                 self._original_for_host(), self.request.path, self.kernel, self._full_name(),
                 launch, arguments, unfilled, self.layout.dynamic, 4 if given else 3,
-                20.0 if given else 8.0,
+                20.0 if given else 8.0, self.merged.aside(),
             )  # fmt: skip
             for finding in first[1]:
                 if found := re.search(rf"{NOT_HERE} at line (\d+)", finding.cause):

@@ -427,21 +427,25 @@ inline void mk_matrix4(unsigned* m, const void* row) {
 }
 inline unsigned mk_turned8(unsigned pair) { return mk_transpose(pair); }
 
-// A thread's own copies of 16 bytes in the background: NaN until they are waited for.
-inline void mk_copy16(void* to, const void* from) {
-  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % 16)
-    mk_host::fault("copy16 needs addresses that are multiples of 16");
-  memset(to, 0xff, 16);
+// A thread's own copies in the background, of 4, 8 or 16 bytes, of which the first `there` are those
+// at `from` and the rest zeros: NaN until they are waited for.
+inline void mk_copy_later(void* to, const void* from, int bytes, int there) {
+  if ((reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) % bytes)
+    mk_host::fault("a copy of %d bytes in the background needs addresses that are multiples of that",
+                   bytes);
+  memset(to, 0xff, bytes);
   mk_host::Lane& l = mk_host::self();
-  l.pending.push_back({static_cast<char*>(to), static_cast<const char*>(from), l.group});
+  there = there < bytes ? there : bytes;
+  l.pending.push_back({static_cast<char*>(to), static_cast<const char*>(from), l.group, bytes, there});
 }
 inline void mk_end_copies() { mk_host::self().group++; }
 inline void mk_wait_copies(int groups) {  // until at most so many groups are under way
   mk_host::Lane& l = mk_host::self();
   size_t done = 0;
   while (done < l.pending.size() && l.pending[done].group < l.group - groups) {
-    memcpy(l.pending[done].to, l.pending[done].from, 16);
-    done++;
+    const mk_host::Pending& p = l.pending[done++];
+    memcpy(p.to, p.from, p.there);
+    memset(p.to + p.there, 0, p.bytes - p.there);
   }
   l.pending.erase(l.pending.begin(), l.pending.begin() + done);
 }

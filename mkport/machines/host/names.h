@@ -119,7 +119,7 @@ MK_PLAIN inline T atomicCAS(T* p, std::common_type_t<T> expected, std::common_ty
 
 // What a kernel wraps in inline PTX, under the names that the kernels of mkport give it.
 
-inline void copy16(void* to, const void* from) { mk_copy16(to, from); }
+inline void copy16(void* to, const void* from) { mk_copy_later(to, from, 16, 16); }
 inline void end_copies() { mk_end_copies(); }
 template <int groups>
 void wait_copies() {

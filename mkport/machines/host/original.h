@@ -32,7 +32,7 @@ MkIndex3 mko_index(int which) __attribute__((const));  // thread, block, block's
 void mko_product16(float* d, const unsigned* a, unsigned b0, unsigned b1);
 void mko_matrix4(unsigned* m, const void* row);
 unsigned mko_turned8(unsigned pair);
-void mko_copy16(void* to, const void* from);
+void mko_copy_later(void* to, const void* from, int bytes, int there);
 void mko_end_copies();
 void mko_wait_copies(int groups);
 }
@@ -47,7 +47,7 @@ void mko_wait_copies(int groups);
 #define mk_product16 mko_product16
 #define mk_matrix4 mko_matrix4
 #define mk_turned8 mko_turned8
-#define mk_copy16 mko_copy16
+#define mk_copy_later mko_copy_later
 #define mk_end_copies mko_end_copies
 #define mk_wait_copies mko_wait_copies
 

@@ -129,6 +129,8 @@ inline void run_block(unsigned index, char* stacks, void (*kernel)(void**), void
   mk_watch::block++;
   mk_watch::epoch = 0;
   mk_watch::acquired.clear();
+  mk_watch::arriving.clear();
+  mk_watch::leaving.clear();
   memset(mk_watch::clocks, 0, sizeof mk_watch::clocks);
   for (auto& warp : mk_watch::clocks)
     for (int l = 0; l < 32; l++) warp[l][l] = 1;
@@ -383,13 +385,22 @@ void mko_matrix4(unsigned* m, const void* row) {
   mk_matrix4(m, row);
 }
 unsigned mko_turned8(unsigned pair) { return mk_turned8(pair); }
-void mko_copy16(void* to, const void* from) {
-  mk_checks::touch(from, 16, false, MK_PC);
-  mk_checks::touch(to, 16, true, MK_PC);
-  mk_copy16(to, from);
+void mko_copy_later(void* to, const void* from, int bytes, int there) {
+  if (there > 0) mk_checks::touch(from, there < bytes ? there : bytes, false, MK_PC);
+  mk_checks::touch(to, bytes, true, MK_PC);
+  mk_copy_later(to, from, bytes, there);
+  mk_watch::begin_copy(mk_host::self().pending.back(), MK_PC);
 }
 void mko_end_copies() { mk_end_copies(); }
-void mko_wait_copies(int groups) { mk_wait_copies(groups); }
+void mko_wait_copies(int groups) {
+  const mk_host::Lane& l = mk_host::self();
+  for (const mk_host::Pending& p : l.pending)
+    if (p.group < l.group - groups) {
+      mk_watch::end_copy(p);
+      mk_checks::touch(p.to, p.bytes, true, MK_PC);
+    }
+  mk_wait_copies(groups);
+}
 MkIndex3 mko_index(int which) {
   const mk_run::Launch& l = *mk_run::launch;
   const unsigned t = mk_watch::me();

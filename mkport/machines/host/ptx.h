@@ -49,10 +49,7 @@ inline void store(T* p, R r) {
   *p = get<T>(r);
 }
 inline void copy(R to, int64_t to_more, R from, int64_t from_more, int bytes, int there) {
-  char* place = shared<char>(to, to_more);
-  const char* source = global<char>(from, from_more);
-  if (bytes == 16 && there >= 16) return mk_copy16(place, source);
-  for (int i = 0; i < bytes; i++) place[i] = i < there ? source[i] : 0;
+  mk_copy_later(shared<char>(to, to_more), global<char>(from, from_more), bytes, there);
 }
 inline void end_copies() { mk_end_copies(); }
 inline void wait_copies(int groups) { mk_wait_copies(groups); }

@@ -34,6 +34,11 @@ struct Region {
   std::vector<Cell> cells;
 };
 
+struct Copying {  // 4 bytes on their way in the background
+  int thread;
+  uint32_t pc;
+};
+
 struct Doubt {  // a write that is a race only if it changed something
   uintptr_t at;
   size_t bytes;
@@ -45,6 +50,7 @@ inline char* log_text = nullptr;  // [kLog], ends with 0
 inline std::unordered_set<std::string> logged;
 inline std::vector<Region> regions;
 inline std::vector<Doubt> doubts;
+inline std::unordered_map<uintptr_t, Copying> arriving, leaving;  // by address / 4, of this block
 inline uintptr_t stacks = 0, arena = 0, tls = 0;
 inline size_t stacks_bytes = 0, arena_bytes = 0, tls_bytes = 0;
 inline uint32_t block = 0, launch_first = 1, epoch = 0;
@@ -158,6 +164,33 @@ inline void touch_region(Region& r, uintptr_t p, size_t bytes, bool write, uint3
   }
 }
 
+// Copies in the background: until they are waited for nobody may touch where they go to, or write
+// where they come from.
+inline void begin_copy(const mk_host::Pending& p, uint32_t pc) {
+  for (int at = 0; at < p.bytes; at += 4) {
+    arriving[reinterpret_cast<uintptr_t>(p.to + at) / 4] = {me(), pc};
+    if (at < p.there) leaving[reinterpret_cast<uintptr_t>(p.from + at) / 4] = {me(), pc};
+  }
+}
+inline void end_copy(const mk_host::Pending& p) {
+  for (int at = 0; at < p.bytes; at += 4) {
+    arriving.erase(reinterpret_cast<uintptr_t>(p.to + at) / 4);
+    leaving.erase(reinterpret_cast<uintptr_t>(p.from + at) / 4);
+  }
+}
+inline void touch_copies(const Region& r, uintptr_t p, size_t bytes, bool write, uint32_t pc) {
+  for (uintptr_t at = p / 4; at <= (p + bytes - 1) / 4; at++) {
+    auto found = arriving.find(at);
+    const bool into = found != arriving.end();
+    if (!into && (!write || (found = leaving.find(at)) == leaving.end())) continue;
+    report("race", pc, found->second.pc, 0, true,
+           who(block, me()) + (write ? " writes " : " reads ") + place(r, p) + ", which a copy of " +
+               who(block, found->second.thread) + " in the background may still " +
+               (into ? "write" : "read") + ": it has not been waited for");
+    return;
+  }
+}
+
 inline Region* region_of(uintptr_t p) {
   for (Region& r : regions)
     if (p - (r.start - r.guard) < r.bytes + 2 * r.guard) return &r;
@@ -177,6 +210,7 @@ inline void touch(const void* at, size_t bytes, bool write, uint32_t pc, bool al
            "that is no multiple of that");
   if (Region* r = region_of(p)) {
     if (!r->guard_word) touch_region(*r, p, bytes, write, pc);
+    if (!arriving.empty()) touch_copies(*r, p, bytes, write, pc);
   } else if (p - tls < tls_bytes) {
     report("out of bounds", pc, 0, 0, true,
            who(block, me()) + (write ? " writes" : " reads") + " shared memory that no array has");

@@ -31,11 +31,11 @@ constexpr uint64_t kNoBytes = 1 << 29;
 
 enum class Wait { none, warp, named, mbarrier, counter, meeting, done };
 
-// 16 bytes that a thread copies in the background.
+// A few bytes that a thread copies in the background: the first `there`, and zeros behind them.
 struct Pending {
   char* to;
   const char* from;
-  int group;
+  int group, bytes, there;
 };
 
 struct Lane {
