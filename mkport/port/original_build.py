@@ -42,6 +42,7 @@ DYNAMIC_ARRAY = re.compile(
 )
 ARRAY = re.compile(r"^([\w.$]+):\n[ \t]+\.zero[ \t]+(\d+)$", re.MULTILINE)
 SECTION = re.compile(r"^[ \t]+\.(?:section[ \t]|text\b|data\b|bss\b)", re.MULTILINE)
+INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[\"<]([^\">\n]+)[\">]", re.MULTILINE)
 ASM = re.compile(r"\b(?:asm|__asm__|__asm)\b")
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 AT = re.compile(rf"{re.escape(SOURCE)}:(\d+):\d+: (?:fatal )?error: (.*)")
@@ -103,7 +104,7 @@ def build_original(
     flags += [f"-I{HOST}", f"-I{HOST / 'include'}"]
     flags += [f"-I{folder}" for folder in include]
     flags += [f"-D{name}={value}" for name, value in (define or {}).items()]
-    key = "\0".join([cxx, *flags, text, _headers(), *_texts(include)])  # and how it is made
+    key = "\0".join([cxx, *flags, text, _headers(), *_included(text, include)])
     folder = cache_dir("original", hashlib.sha256(key.encode()).hexdigest()[:16])
     made, arrays = folder / "original", folder / "shared.txt"
     if not made.is_file() or not arrays.is_file():
@@ -143,17 +144,23 @@ def _make(cxx: str, flags: list[str], text: str, source: str, runner: Path, work
 @cache
 def _headers() -> str:
     """All of mkport's own that a built program is made with: headers, and this module."""
-    return "\0".join([Path(__file__).read_text(encoding="utf-8"), *_texts([HOST])])
+    headers = (path for path in sorted(HOST.rglob("*.[hc]*")) if path.suffix in (".h", ".cuh"))
+    return "\0".join(path.read_text(encoding="utf-8") for path in [Path(__file__), *headers])
 
 
-def _texts(folders: Sequence[Path]) -> list[str]:
-    """The headers of some folders: their contents belong to what was compiled."""
-    found = (p for folder in folders for p in sorted(Path(folder).rglob("*.[hc]*")))
-    return [
-        path.read_text(encoding="utf-8", errors="replace")
-        for path in found
-        if path.suffix in (".h", ".cuh", ".hpp", ".cu")
-    ]
+def _included(text: str, folders: Sequence[Path]) -> list[str]:
+    """The texts that a text includes from some folders, and what they include in turn: they belong
+    to what is compiled."""
+    found: dict[Path, str] = {}
+    todo = [(text, list(folders))]
+    while todo:
+        here, places = todo.pop()
+        for name in INCLUDE.findall(here):
+            path = next((p for folder in places if (p := Path(folder) / name).is_file()), None)
+            if path is not None and path not in found:
+                found[path] = path.read_text(encoding="utf-8", errors="replace")
+                todo.append((found[path], [path.parent, *folders]))
+    return [found[path] for path in sorted(found)]
 
 
 def _apart(assembly: str) -> str:

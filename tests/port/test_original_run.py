@@ -260,3 +260,19 @@ def test_dynamic_shared_memory_is_found_however_it_is_aligned(head: str) -> None
     x, y = np.arange(32, dtype=np.float64), np.zeros(32)
     call = Launch("turn<double>", (1, 1, 1), (32, 1, 1), (x, y), 32 * 8)
     assert (run(call, source=source, unfilled=[y]).outputs[1] == x[::-1]).all()
+
+
+def test_only_what_is_included_is_read(tmp_path: Path) -> None:
+    """What else lies beside a file may come and go, or be no text."""
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "one.h").write_text('#include "two.cuh"\n')
+    (tmp_path / "more" / "two.cuh").write_text("#define FACTOR 3\n")
+    (tmp_path / "gone.h").symlink_to(tmp_path / "nowhere.h")
+    path = tmp_path / "k.cu"
+    path.write_text("")
+    source = '#include "more/one.h"\n__global__ void k(float* x) { *x = FACTOR; }'
+    x = np.zeros(1, np.float32)
+    for factor in (3, 4):
+        (tmp_path / "more" / "two.cuh").write_text(f"#define FACTOR {factor}\n")
+        done = run_original(source, [Launch("k", (1, 1, 1), (1, 1, 1), (x,))], path=path)
+        assert done.outputs[0][0] == factor
