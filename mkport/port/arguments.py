@@ -67,7 +67,7 @@ def _value(
     text: str, value: str, param: Param, found: Mapping[str, Any], rng: np.random.Generator
 ) -> Any:
     if param.boxed:
-        return _boxed(text, value, param)
+        return boxed(text, value, param)
     if param.kind != "tensor":
         try:
             number = int(value, 0) if param.kind == "int" else float(value)
@@ -115,8 +115,12 @@ def check_range(text: str, number: float, param: Param) -> None:
     )
 
 
-def _boxed(text: str, value: str, param: Param) -> np.ndarray:
-    """A double, or a struct by value: its members' values in order, or a file of its bytes."""
+def boxed(text: str, value: str, param: Param) -> np.ndarray:
+    """A double [1], or the bytes of a struct by value [bytes]: of its numbers in order, or a file
+    of its bytes. `text` is what the user wrote, for messages.
+
+    Raises UserError for what is none.
+    """
     if value.endswith(".npy"):
         array = _loaded(text, value)
         if array.nbytes != param.nbytes:

@@ -8,6 +8,7 @@
     dtype = "f32"                        # out, what no node writes is an input, what none reads an
     shape = [4, 64]                      # output, the rest scratch
     fill = [-1.0, 1.0]                   # for checks: a number, or bounds to draw between
+                                         # (or: values = [...], each of them, as they lie)
 
     [[nodes]]
     op = "rms_norm"
@@ -34,13 +35,14 @@ from mkport.plan.graph import Node
 Oracle = Callable[[Any], Mapping[str, Any]]
 STORED = {"weight": "weights", "kv": "cache"}
 KEYS = {"title", "ops", "oracle", "weights", "cache", "tensors", "nodes"}
-TENSOR_KEYS = {"dtype", "shape", "kind", "logical", "fill"}
+TENSOR_KEYS = {"dtype", "shape", "kind", "logical", "fill", "values"}
 NODE_KEYS = {"op", "label", "tiles", "args", "oracle"}
 
 
 @dataclass(frozen=True)
 class Chain:
-    """What the file says. `fills` is how a tensor is filled in a check, `oracles` by label."""
+    """What the file says. `fills` is how a tensor is filled in a check (its elements, in a tuple),
+    `oracles` by label."""
 
     path: Path
     title: str
@@ -102,6 +104,9 @@ class _Reader:
                 oracles[node.label] = oracle
         title = str(self.content.get("title", self.path.stem))
         fills = {name: raw.get("fill") for name, raw in tensors.items()}
+        for name, raw in tensors.items():
+            if "values" in raw:
+                fills[name] = tuple(self._list(raw["values"], f"tensor {name!r}: values"))
         return Chain(self.path, title, stored["weights"], stored["cache"], graph, fills, oracles)
 
     def _graph(

@@ -148,14 +148,21 @@ def _filled(chain: Chain, name: str, spec: TensorSpec, rng: np.random.Generator)
             values /= np.sqrt(spec.shape[-1])
     elif isinstance(fill, int | float) and not isinstance(fill, bool):
         values = np.full(spec.shape, fill)
+    elif (
+        isinstance(fill, tuple)
+        and len(fill) == np.prod(spec.shape)
+        and all(type(v) in (int, float) for v in fill)
+    ):
+        values = np.array(fill).reshape(spec.shape)
     elif isinstance(fill, list) and len(fill) == 2 and all(type(v) in (int, float) for v in fill):
         low, high = fill
         drawn = rng.uniform(low, high, spec.shape)
         values = drawn if floats else np.floor(drawn)
     else:
         raise UserError(
-            f"{chain.path}: tensor {name!r} ({spec.dtype}) is filled for a check with {fill!r}; "
-            "write `fill = NUMBER`, or `fill = [LOW, HIGH]` to draw between the two."
+            f"{chain.path}: tensor {name!r} ({spec.dtype}) is filled for a check with "
+            f"{list(fill) if isinstance(fill, tuple) else fill!r}; write `fill = NUMBER`, `fill = "
+            "[LOW, HIGH]` to draw between the two, or `values = [...]` with all of its elements."
         )
     return stored(values, "bf16") if spec.dtype == "bf16" else values.astype(kind)
 

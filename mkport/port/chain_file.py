@@ -54,10 +54,13 @@ def chain_text(
     and `tensors` sizes and numbers are to be filled in.
     """
     types: dict[str, str] = {}
+    values: set[str] = set()
     for launch in launches:
         for param in launch.params:
             if param.kind == "tensor":
                 types.setdefault(launch.tensor(param), param.dtype)
+            if param.boxed:
+                values.add(launch.tensor(param))
     what = f"# From the launches of {path.name}"
     head = f"{what}." if filled else f"{what}: fill in what stands between < and >."
     lines = [head, "", f'title = "{path.stem}"', f'ops = ["{folder}"]']
@@ -65,7 +68,8 @@ def chain_text(
     lines += ["", "[tensors]"]
     state = held(launches) | set(kept)
     for name, dtype in types.items():
-        lines.append(f"{name} = {{ {_tensor(name, dtype, tensors, name in state)} }}")
+        about = _tensor(name, dtype, tensors, name in state, name in values)
+        lines.append(f"{name} = {{ {about} }}")
     for number, (launch, label) in enumerate(zip(launches, labels(launches), strict=True)):
         known = filled[number] if filled else None
         lines += ["", "[[nodes]]", f'op = "{known.op if known else launch.kernel}"']
@@ -90,13 +94,17 @@ def _number(text: str) -> str:
     return str(int(found[1])) if found[1] else repr(float(found[0]))
 
 
-def _tensor(name: str, dtype: str, tensors: Mapping[str, np.ndarray] | None, state: bool) -> str:
+def _tensor(
+    name: str, dtype: str, tensors: Mapping[str, np.ndarray] | None, state: bool, value: bool
+) -> str:
     parts = [f'dtype = "{dtype}"']
     array = None if tensors is None else tensors[name]
     parts.append(f"shape = {list(array.shape) if array is not None else '[<size>]'}")
     if state:
         parts.append('kind = "state"')
-    if array is not None and array.dtype.kind in "iu" and dtype != "bf16" and array.size:
+    if array is not None and value:
+        parts.append(f"values = {array.tolist()}")
+    elif array is not None and array.dtype.kind in "iu" and dtype != "bf16" and array.size:
         parts.append(f"fill = [{int(array.min())}, {int(array.max()) + 1}]")
     return ", ".join(parts)
 

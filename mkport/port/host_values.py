@@ -24,6 +24,7 @@ _PLAIN = re.compile(
     r"\(?\s*(?:thrust::raw_pointer_cast\s*\(\s*)?(\w+)(?:\s*(?:\.|->)\s*(?:template\s+)?"
     r"(?:data_ptr|data|get|mutable_data_ptr|const_data_ptr)\s*(?:<[^<>()]*>)?\s*\(\s*\))?\s*\)*"
 )
+_CHANGES = r"(?:\s*(?:\.|->)\s*\w+|\s*\[[^\]]*\])*\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)"
 _TOUCHES = re.compile(r"\b(cuda(?:Memset|Memcpy)\w*|std::swap|swap)\s*\(")
 
 
@@ -64,10 +65,10 @@ def as_one_chain(path: Path, launches: Sequence[HostLaunch]) -> None:
                     f"{path}:{launch.line}: {launch.kernel} gets `{text}` as {param.name}, which "
                     f"is no whole buffer. {one_by_one}"
                 )
-            if param.boxed and param.dtype != "f64":
+            if param.boxed and _changed_later(launch, text):
                 raise UserError(
-                    f"{path}:{launch.line}: {launch.kernel} gets the struct `{text}` by value. "
-                    f"{one_by_one}"
+                    f"{path}: {launches[0].function} changes `{text}` between its launches, and "
+                    f"{launch.kernel} gets it by value. {one_by_one}"
                 )
     around = launches[0].around
     if found := _TOUCHES.search(around):
@@ -82,6 +83,20 @@ def as_one_chain(path: Path, launches: Sequence[HostLaunch]) -> None:
                 f"{path}: {launches[0].function} sets {name} to `{changed[1]}`, so that it may be "
                 f"a part of another buffer. {one_by_one}"
             )
+
+
+def _changed_later(launch: HostLaunch, text: str) -> bool:
+    """Whether the host changes a variable, or a member of it, behind its first launch."""
+    name = re.match(r"[A-Za-z_]\w*", text.strip())
+    if name is None:
+        return False
+    later = launch.around.partition("<<<")[2]
+    for found in re.finditer(rf"\b{name[0]}\b{_CHANGES}|[&+-]\s*{name[0]}\b", later):
+        before = later[: found.start()].rstrip(" ")
+        declared = before[-1:].isalnum() and found[0].rstrip().endswith("=")
+        if not declared and not (found[0].startswith("&") and before.endswith("&")):
+            return True
+    return False
 
 
 def variables(launches: Sequence[HostLaunch]) -> list[str]:
@@ -107,6 +122,7 @@ def read_values(path: Path, launches: Sequence[HostLaunch], arguments: Sequence[
     _refuse_unknown(path, launches, host, own)
     values = read_arguments(host, _host(launches, host))
     _refuse_changing(path, launches, values)
+    _refuse_several(path, launches, own)
     return HostValues(values, own, bool(arguments))
 
 
@@ -123,6 +139,18 @@ def _refuse_unknown(
             f"--arg {lost[0]}: {path}:{launches[0].function} has no such variable, "
             "nor a kernel that it launches such a parameter. Leave it out, or mend its name."
         )
+
+
+def _refuse_several(path: Path, launches: Sequence[HostLaunch], own: Own) -> None:
+    """Raises UserError for one value for what launches of a kernel get several of."""
+    for kernel, param in own:
+        texts = {" ".join(one.given[param].split()) for one in launches if one.kernel == kernel}
+        if len(texts) > 1:
+            raise UserError(
+                f"--arg {kernel}.{param}: {path}:{launches[0].function} gives {kernel} several "
+                f"values for {param}: {', '.join(sorted(texts))}. Give the host's variables, or "
+                "port its kernels one by one, and write the chain by hand."
+            )
 
 
 def _refuse_changing(path: Path, launches: Sequence[HostLaunch], values: Arguments) -> None:
@@ -150,9 +178,18 @@ def _host(launches: Sequence[HostLaunch], given: Sequence[str]) -> Kernel:
             if param.kind == "tensor" and not param.boxed:
                 name = launch.tensor(param)
                 params.setdefault(name, replace(param, name=name))
+            elif param.boxed and param.dtype != "f64":
+                name = launch.given[param.name].strip()
+                if name.isidentifier() and any(_named(text) == name for text in given):
+                    params.setdefault(name, replace(param, name=name))
     for text in given:
-        name, _, value = text.partition("=")
+        name, value = _named(text), text.partition("=")[2]
         number = "float" if re.search(r"[.eE]", value) and "x" not in value else "int"
-        params.setdefault(name.strip(), Param(name.strip(), number, number))
+        params.setdefault(name, Param(name, number, number))
     wanted = tuple(params.values()) if given else ()
     return Kernel(None, launches[0].function, wanted, (), (), None, 0)  # type: ignore[arg-type]
+
+
+def _named(text: str) -> str:
+    """The name that a text such as "n=512" gives a value."""
+    return text.partition("=")[0].strip()

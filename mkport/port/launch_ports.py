@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mkport.errors import UserError
+from mkport.port.arguments import boxed
 from mkport.port.chain_file import Filled
 from mkport.port.conditionals import resolve
 from mkport.port.constants import Constants
@@ -61,17 +62,40 @@ class LaunchPorts:
 
     def tensors(self) -> dict[str, np.ndarray]:
         """The contents of the chain's tensors before it runs, by name [as given; 1 for a number
-        that a kernel takes as a double].
+        that a kernel takes as a double; the bytes of a struct that it takes by value].
 
-        Raises UserError for a number that is not known.
+        Raises UserError for a number or a struct that is not known.
         """
-        arrays = {n: v for n, v in self.values.items() if isinstance(v, np.ndarray)}
+        structs = {
+            launch.given[param.name].strip() for launch in self.launches for param in launch.params
+            if param.boxed and param.dtype != "f64"
+        }  # fmt: skip
+        arrays = {
+            name: value for name, value in self.values.items()
+            if isinstance(value, np.ndarray) and name not in structs
+        }  # fmt: skip
         for launch in self.launches:
             for param in launch.params:
-                if param.boxed:
+                if param.boxed and param.dtype != "f64":
+                    arrays[launch.tensor(param)] = self._struct(launch, param)
+                elif param.boxed:
                     value = self._number(launch, replace(param, kind="float"))
                     arrays[launch.tensor(param)] = np.array([value], np.float64)
         return arrays
+
+    def _struct(self, launch: HostLaunch, param: Param) -> np.ndarray:
+        """The bytes of a struct that the host passes by value."""
+        text = launch.given[param.name].strip()
+        if (own := self.own.get((launch.kernel, param.name))) is not None:
+            return boxed(f"{launch.kernel}.{param.name}={own}", own, param)
+        if isinstance(value := self.values.get(text), np.ndarray):
+            return value
+        name = text if text.isidentifier() else f"{launch.kernel}.{param.name}"
+        listed = ",".join(name.upper() for name, _, _ in param.fields)
+        raise UserError(
+            f"{self.path}:{launch.line}: what {launch.kernel} gets as {param.name}, `{text}`, is "
+            f"not known: give --arg '{name}={f'{{{listed}}}' if listed else 'FILE.npy'}'."
+        )
 
     def _port(self, launch: HostLaunch) -> None:
         constants = self._constants(launch)

@@ -43,6 +43,9 @@ class HostLaunch:
     assumed: tuple[tuple[str, str], ...] = ()  # types that the host leaves to its macros
     around: str = ""  # the text of the host function
     within: str = ""  # "a loop" or "a condition" that it stands in
+    numbers: tuple[
+        int, ...
+    ] = ()  # of the value of each parameter, among those that the kernel gets
 
     def touched(self, *wanted: str) -> dict[str, str]:
         """Host variables that the launch touches in one of these modes, and the parameter."""
@@ -56,7 +59,9 @@ class HostLaunch:
     def tensor(self, param: Param) -> str:
         """The name of the tensor that a parameter is given, or comes in by value."""
         if param.boxed:
-            return f"{self.kernel}_{param.name}"
+            names = [one.name for one in self.params]
+            number = self.numbers[names.index(param.name)] if self.numbers else 1
+            return f"{self.kernel}_{param.name}" + (f"_{number}" if number > 1 else "")
         return _variable(self.given[param.name])
 
 
@@ -112,7 +117,24 @@ def host_launches(
             f"{path} launches no kernel of its own: without a `<<<...>>>` there is no order. Name "
             "the kernels one by one."
         )
-    return found
+    return _numbered(found)
+
+
+def _numbered(launches: Sequence[HostLaunch]) -> list[HostLaunch]:
+    """The launches with a number for each value that a kernel gets: other words of the host's are
+    another value."""
+    known: dict[tuple[str, str, str], list[str]] = {}
+    made = []
+    for launch in launches:
+        numbers = []
+        for param in launch.params:
+            text = " ".join(launch.given.get(param.name, "").split())
+            texts = known.setdefault((launch.function, launch.kernel, param.name), [])
+            if text not in texts:
+                texts.append(text)
+            numbers.append(texts.index(text) + 1)
+        made.append(replace(launch, numbers=tuple(numbers)))
+    return made
 
 
 def dependencies(launches: list[HostLaunch]) -> list[Dependency]:

@@ -156,6 +156,18 @@ def test_fills_that_are_none(fill: str, said: str, mlp: Path) -> None:
         fill_chain(read_chain(mlp), np.random.default_rng(0))
 
 
+def test_values_are_what_a_tensor_holds_in_a_check(mlp: Path) -> None:
+    filled = "fill = [0.5, 1.5]"
+    text = mlp.read_text()
+    values = [n / 8 for n in range(64)]
+    mlp.write_text(text.replace(filled, f"values = {values}"))
+    arrays = fill_chain(read_chain(mlp), np.random.default_rng(0))
+    assert arrays["norm_w"].tolist() == values
+    mlp.write_text(text.replace(filled, f"values = {values[1:]}"))
+    with pytest.raises(UserError, match="with all of its elements"):
+        fill_chain(read_chain(mlp), np.random.default_rng(0))
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [

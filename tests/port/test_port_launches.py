@@ -1,6 +1,8 @@
 """What a file's host code launches, as one megakernel: its bits are those of the launches."""
 
 import json
+import struct
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from mkport.cli.main import app
 from mkport.errors import UserError
 from mkport.machines.host.build import compiler
 from mkport.port import launch_bits
-from mkport.port.launched import port_launches
+from mkport.port.launched import Launched, port_launches
 from mkport.port.several import host_launches
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -218,3 +220,67 @@ def test_values_that_nothing_takes_are_wrong_use(lost: str, tmp_path: Path) -> N
     given = ["a=f32[128]", "b=f32[128]", "n=100", f"{lost}=3"]
     with pytest.raises(UserError, match=rf"--arg {lost}: .*file.cu:run has no such variable"):
         port_launches(path, host_launches(path), given, compile=False)
+
+
+STRUCTS = """\
+struct Dims { int n; float scale[2]; };
+__global__ void mul(float* y, double f, Dims d) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < d.n) y[i] = y[i] * f * d.scale[1] + d.scale[0];
+}
+__global__ void add(const float* x, float* y, Dims d) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < d.n) y[i] += x[i] * d.scale[0];
+}
+void run(float* b, float* c, int n, double f, double g, Dims d) {
+  Dims e = {n, {1, 2}};
+  mul<<<(n + 127) / 128, 128>>>(b, f, d);
+  /*between*/
+  mul<<<(n + 127) / 128, 128>>>(b, g, e);
+  add<<<(n + 127) / 128, 128>>>(b, c, Dims{n, {3, 4}});
+}
+"""
+BUFFERS = ["b=f32[100]", "c=f32[100]", "n=100", "f=2.5", "g=3.5"]
+
+
+def structs(folder: Path, *given: str, between: str = "") -> Launched:
+    path = folder / "structs.cu"
+    path.write_text(STRUCTS.replace("/*between*/", between))
+    return port_launches(path, host_launches(path), [*BUFFERS, *given], compile=False)
+
+
+@needs_compiler
+def test_each_value_that_launches_get_is_one_of_its_own(tmp_path: Path) -> None:
+    """Doubles and structs by value lie in tensors, one for each of the host's values."""
+    made = structs(tmp_path, "d={100,1,2}", "e={90,0.5,3}", "add.d={80,3,4}")
+    assert made.verdict == "ported" and made.same, made.lines
+    chain = tomllib.loads(made.chain)
+    numbers = {name: about["values"] for name, about in chain["tensors"].items() if "_" in name}
+    assert numbers["mul_f"] == [2.5] and numbers["mul_f_2"] == [3.5]
+    assert bytes(numbers["mul_d_2"]) == struct.pack("iff", 90, 0.5, 3)
+    assert [node["args"].get("f") for node in chain["nodes"]] == ["mul_f", "mul_f_2", None]
+    assert [node["args"]["d"] for node in chain["nodes"]] == ["mul_d", "mul_d_2", "add_d"]
+
+
+@pytest.mark.parametrize(
+    ("given", "between", "words"),
+    [
+        (["d={100,1,2}", "add.d={80,3,4}"], "", r"give --arg 'e=\{N,SCALE\[0\],SCALE\[1\]\}'"),
+        (["d={100,1,2}", "e={90,1,2}"], "", r"give --arg 'add.d=\{N,SCALE"),
+        (["mul.d={100,1,2}", "add.d={80,3,4}"], "", "gives mul several values for d: d, e"),
+        (["mul.f=2"], "", "gives mul several values for f: f, g"),
+        ([], "d.scale[0] = 4;", "changes `d` between its launches"),
+        ([], "e = d;", "changes `e` between its launches"),
+        ([], "fill(&e);", "changes `e` between its launches"),
+    ],
+)
+def test_structs_that_are_not_known_are_asked_for(
+    given: list[str], between: str, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=words):
+        structs(tmp_path, *given, between=between)
+
+
+def test_a_struct_may_be_declared_between_launches(tmp_path: Path) -> None:
+    given = ["d={100,1,2}", "e={90,0.5,3}", "add.d={80,3,4}"]
+    assert structs(tmp_path, *given, between="Dims late = d; if (n && e.n) n;").verdict == "ported"
