@@ -86,6 +86,7 @@ struct topk : MkBody {
       if (softmax && i == 0) {
         highest = value(top);
         total = sum(r.keys, experts, highest);
+        mk_sync_warp();  // all have read the keys of which one lane takes the best
       }
       if (at == expert) {  // one lane's
         r.keys[at] = 0;
