@@ -8,7 +8,7 @@ from mkport.declare.valid import counted, multiple_of, shape_is
 
 def access(a, tile):
     """A tile is one token."""
-    yield read("count", (0, 1))
+    yield immutable("count", (0, 1))
     yield read("x", (tile, tile + 1), (0, a.k))
     yield immutable("w", (0, a.k))
     yield write("y", (tile, tile + 1), (0, a.k))
