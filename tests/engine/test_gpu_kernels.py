@@ -2,6 +2,7 @@
 launches can be made."""
 
 from copy import deepcopy
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,13 @@ import pytest
 
 from mkport.engine.bench import kernel_races
 from mkport.engine.bench.gpu_kernels import graph_of, line, right, table
+from mkport.machines.cpu.memory import NUMPY
+from mkport.models import family_of, parse_config
+from mkport.models.sizes import FULL
+from mkport.models.step import StepShape
 from mkport.plan import deal
+from mkport.testing.cuda_forms import standalone_source
+from mkport.testing.parts import load_part
 from mkport.verify import verify
 
 RESULT: dict[str, Any] = {
@@ -104,3 +111,24 @@ def test_every_race_can_be_run_as_a_kernel_and_as_a_megakernel(
                 verify(deal(graph_of(use)[0], workers, share="strided"))
         found += 1
     assert found == 2 * 7 + 2 * 2 + 6
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("family", FULL)
+def test_every_published_model_s_step_can_be_launched_kernel_by_kernel(
+    family: str, rows: int
+) -> None:
+    """What each launch asks of a GPU, an H200's shared memory above all, is there."""
+    shape = StepShape(rows=rows, context=8192, sequences=rows, logits=rows)
+    graph = family_of(FULL[family]).build(parse_config(dict(FULL[family])), shape)
+    for node in graph.nodes:
+        args = {name: value for name, value in node.args.items() if value is not None}
+        for arg in node.op.tensors:
+            if arg.name in args:
+                spec = graph.tensors[args[arg.name]]
+                args[arg.name] = np.broadcast_to(np.zeros((), NUMPY[spec.dtype]), spec.shape)
+        args |= {"count": np.array([rows], np.int32)} if "count" in args else {}
+        Noted.calls.clear()
+        launch = Noted(standalone_source(node.op))
+        load_part(node.op, "oracle").call_standalone_cuda(launch, SimpleNamespace(**args))
+        assert Noted.calls, node.label
