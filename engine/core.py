@@ -259,7 +259,7 @@ class Core:
                 logprobs = (told(token, flight.ran.ids[row], flight.ran.logprobs[row], top),)
             event = self._said(job, choice, token, logprobs)
         except RowError as error:
-            self._end(job, choice, "error", str(error))
+            self._end(job, choice, "error", str(error), error.own)
             return
         except Exception as error:  # whatever a request's fields do must not end the others
             _log.exception("a token of request %s could not be chosen", job.stream.id)
@@ -312,10 +312,12 @@ class Core:
             if choice.tokens in self._choices:
                 self._end(job, choice, reason, error)
 
-    def _end(self, job: Job, choice: Choice, reason: Reason, error: str = "") -> None:
+    def _end(
+        self, job: Job, choice: Choice, reason: Reason, error: str = "", own: bool = False
+    ) -> None:
         text = choice.text.finish()
         self._forget(choice)
-        self._tell(job, Event(choice.index, text, reason=reason, error=error))
+        self._tell(job, Event(choice.index, text, reason=reason, error=error, own=own))
 
     def _forget(self, choice: Choice) -> None:
         """A choice is over: its pages are given back once no step uses them."""

@@ -4,6 +4,7 @@ token by token. Which grammar a tool call needs is in `parsers`; masks are appli
 import json
 import re
 import threading
+import time
 from collections import OrderedDict
 from typing import Any
 
@@ -20,8 +21,16 @@ KEPT = 64  # compiled grammars; an agent sends the same tools with every message
 LAYOUT: Any = {"whitespace_pattern": r"(\x20|\x0A[\x20\x09]{0,32})?"}
 
 
+# Seconds of the processor that an output's masks may take, and what each adds to them: everybody
+# waits meanwhile. One of a JSON schema takes 20 microseconds; of a grammar that reads a text in
+# many ways, the more the longer the text is.
+ROOM_S, EACH_S = 0.25, 0.002
+
+
 class GrammarFailed(RowError):
     """A grammar that compiled met a limit while it was followed, or a token that it forbids."""
+
+    own = True
 
 
 class Matcher:
@@ -29,13 +38,22 @@ class Matcher:
 
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
+        self._left = ROOM_S  # seconds for masks
 
     def mask(self) -> np.ndarray:
         """A bit for each token that may come next, the lowest bit first, int32 [vocab / 32]: what
         `Sampler.choose` takes. Where the output may end, the bits of the tokens that end it are
-        set. Raises GrammarFailed where the library gives up."""
+        set. Raises GrammarFailed where the library gives up, or takes too long."""
+        began = time.thread_time()
         words = np.frombuffer(self._matcher.compute_bitmask(), np.int32)
         self._check()
+        self._left += EACH_S - (time.thread_time() - began)
+        if self._left < 0:
+            raise GrammarFailed(
+                "The grammar cannot be followed any further: to tell which tokens may come next "
+                "takes too long, probably because it reads a text in many ways. Write it so that "
+                "there is one."
+            )
         return words
 
     def accept(self, token: int) -> None:

@@ -12,12 +12,16 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import httpx
 import uvicorn
 
 from mkport.engine.child import prepare
 from mkport.engine.router import Replica, Router
+from mkport.engine.server.connection import Connection
+from mkport.engine.server.lifecycle import BACKLOG, bind, url_of
+from mkport.engine.server.settings import Settings
 from mkport.errors import UserError
 
 log = logging.getLogger("mkport.replicas")
@@ -30,14 +34,22 @@ START_S = 600.0  # loading a large model and compiling its step
 BACKOFF_S = (0.5, 30.0)  # before the first restart in a row, and at most
 STEADY_S = 60.0  # after so long a restart is the first in a row again
 DRAIN_S = 30.0  # what running requests have left at the end
+SETTINGS = Settings()  # those of every server
 
 Command = Callable[[int], Sequence[str]]  # a port to the command line of a replica
 
 
-def serve(replicas: int, host: str, port: int, arguments: Sequence[str]) -> None:
+def serve(
+    replicas: int,
+    host: str,
+    port: int,
+    arguments: Sequence[str],
+    told: Callable[[str], object] = lambda address: None,
+) -> None:
     """Serves until SIGTERM or SIGINT: `mkport serve --replicas`.
 
-    `arguments` are the options of `mkport serve` for each replica, without host, port and replicas.
+    `arguments` are the options of `mkport serve` for each replica, without host, port and replicas;
+    `told` is called with the URL once one of them can be asked.
     Raises UserError when the address is taken or a replica cannot start.
     """
 
@@ -45,27 +57,35 @@ def serve(replicas: int, host: str, port: int, arguments: Sequence[str]) -> None
         where = ["--host", LOOPBACK, "--port", str(at)]
         return [sys.executable, "-m", "mkport", "serve", *arguments, *where]
 
-    try:
-        listening = socket.create_server((host, port), backlog=1024)
-    except OSError as error:
-        raise UserError(
-            f"Cannot listen on {host}:{port}: {error.strerror or error}. "
-            "Choose another --port, or end the process that has it."
-        ) from error
-    with listening:
-        asyncio.run(run(replicas, command, listening))
+    with bind(host, port) as listening:
+        listening.listen(BACKLOG)
+        ready = partial(told, url_of(listening))
+        asyncio.run(run(replicas, command, listening, ready))
 
 
-async def run(replicas: int, command: Command, listening: socket.socket) -> None:
-    """Serves on a socket until a signal comes; see `serve`."""
+async def run(
+    replicas: int,
+    command: Command,
+    listening: socket.socket,
+    ready: Callable[[], object] = lambda: None,
+    settings: Settings = SETTINGS,
+) -> None:
+    """Serves on a socket until a signal comes; see `serve`. `ready` is called when it can."""
     rows = [Replica(index) for index in range(replicas)]
-    router = Router(rows)
+    router = Router(rows, settings)
     server = _Server(
         uvicorn.Config(
-            router, lifespan="off", log_level="warning", timeout_graceful_shutdown=int(DRAIN_S)
+            router,
+            http=partial(Connection, settings=settings),  # type: ignore[arg-type]
+            ws="none",
+            lifespan="off",
+            log_level="warning",
+            server_header=False,
+            timeout_graceful_shutdown=int(DRAIN_S),
         )
     )
     loop = asyncio.get_running_loop()
+    telling = loop.create_task(_tell(router, ready))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
     serving = loop.create_task(server.serve(sockets=[listening]))
@@ -78,12 +98,17 @@ async def run(replicas: int, command: Command, listening: socket.socket) -> None
         server.should_exit = True  # a watcher ends by an error only
         await serving
     finally:
-        for watcher in watchers:
-            watcher.cancel()
-        await asyncio.gather(*watchers, return_exceptions=True)
+        for task in (telling, *watchers):
+            task.cancel()
+        await asyncio.gather(telling, *watchers, return_exceptions=True)
         await router.close()
     for task in done:
         task.result()
+
+
+async def _tell(router: Router, ready: Callable[[], object]) -> None:
+    await router.some_ready()
+    ready()
 
 
 class _Server(uvicorn.Server):
@@ -107,6 +132,7 @@ async def _keep(row: Replica, router: Router, command: Command, cores: set[int])
         port = _free_port()
         process = await asyncio.create_subprocess_exec(
             *command(port),
+            stdout=asyncio.subprocess.DEVNULL,  # which tells an address that is nobody's to use
             start_new_session=True,  # Ctrl-C is for this process, which lets requests finish first
             preexec_fn=prepare(cores),
         )

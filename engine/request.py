@@ -65,6 +65,7 @@ class Event:
     reason: Reason | None = None  # set on a choice's last event
     stop: str | int | None = None  # the stop string or token id that ended it
     error: str = ""  # with reason "error": what happened to this request alone
+    own: bool = False  # likewise: by what it asks for, so that to send it again is of no use
 
 
 @dataclass(frozen=True)

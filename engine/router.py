@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from mkport.engine.affinity import Affinity, chain_of
 from mkport.engine.merge import merge_metrics, merge_stats
 from mkport.engine.server.errors import ApiError, busy
+from mkport.engine.server.intake import reading
 from mkport.engine.server.settings import Settings
 
 ATTEMPTS = 3  # a request that fells this many replicas is the culprit
@@ -53,10 +55,12 @@ class _Request:
 
 
 class Router:
-    """The ASGI app. `replicas` is kept up to date by whoever runs them."""
+    """The ASGI app. `replicas` is kept up to date by whoever runs them; `settings` has the limits
+    of bodies, each of which is kept until its request has been answered."""
 
-    def __init__(self, replicas: Sequence[Replica]) -> None:
-        self.replicas = replicas
+    def __init__(self, replicas: Sequence[Replica], settings: Settings) -> None:
+        self.replicas, self.settings = replicas, settings
+        self.held = 0  # bytes of bodies
         self.affinity: Affinity[int] = Affinity()
         self._changed = asyncio.Event()
         self._client = httpx.AsyncClient(
@@ -75,6 +79,12 @@ class Router:
         """Notes that a replica must not be asked."""
         replica.ready = False
 
+    async def some_ready(self) -> None:
+        """Waits for a replica that can be asked."""
+        while not any(replica.ready for replica in self.replicas):
+            self._changed.clear()
+            await self._changed.wait()
+
     async def close(self) -> None:
         """Ends the connections to the replicas."""
         await self._client.aclose()
@@ -84,12 +94,15 @@ class Router:
         if scope["type"] != "http":
             return
         try:
-            request = await _read(scope, receive)
+            async with reading(Request(scope, receive), self) as body:
+                await self._work(_asked(scope, body), scope, receive, send)
+        except ClientDisconnect:
+            pass
         except ApiError as error:
             await error.response()(scope, receive, send)
-            return
-        if request is None:
-            return
+
+    async def _work(self, request: _Request, scope: Any, receive: Any, send: Any) -> None:
+        """Answers, as long as the client is there."""
         work = asyncio.ensure_future(self._answer(request, scope, receive, send))
         gone = asyncio.ensure_future(_gone(receive))
         try:
@@ -172,9 +185,7 @@ class Router:
         """A ready replica, one that was not tried if possible; waits for one to come back."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(READY_S):
-                while not any(replica.ready for replica in self.replicas):
-                    self._changed.clear()
-                    await self._changed.wait()
+                await self.some_ready()
         ready = [replica for replica in self.replicas if replica.ready]
         if not ready:
             raise busy("No replica is ready.", "no_replica", retry_s=10)
@@ -217,10 +228,11 @@ class _Sink:
         """
         if not answer.headers.get("content-type", "").startswith("text/event-stream"):
             whole = await answer.aread()
+            length = len(whole) if answer.request.method != "HEAD" else None
             if self.started:  # a stream that waited for its first token cannot become an error page
                 await self._body(b"data: " + b" ".join(whole.splitlines()) + b"\n\n", last=True)
                 return
-            await self._start(answer, index)
+            await self._start(answer, index, length)
             await self._body(whole, last=True)
             return
         async for piece in answer.aiter_raw():
@@ -235,12 +247,14 @@ class _Sink:
         error = ApiError(502, message, code="replica_lost").body()
         await self._body(f"data: {json.dumps(error)}\n\n".encode(), last=True)
 
-    async def _start(self, answer: httpx.Response, index: int) -> None:
+    async def _start(self, answer: httpx.Response, index: int, length: int | None = None) -> None:
         if self.started:
             return
         self.started = True
         headers = [(n, v) for n, v in answer.headers.raw if n.lower() not in HOP]
         headers.append((b"x-replica", str(index).encode()))
+        if length is not None:
+            headers.append((b"content-length", str(length).encode()))
         await self._send(
             {"type": "http.response.start", "status": answer.status_code, "headers": headers}
         )
@@ -249,26 +263,14 @@ class _Sink:
         await self._send({"type": "http.response.body", "body": piece, "more_body": not last})
 
 
-async def _read(scope: Any, receive: Any) -> _Request | None:
-    """The request with its whole body, None when the client left; ApiError for too large a one."""
-    limit = Settings().max_body
-    body = bytearray()
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-        if len(body) > limit:
-            raise ApiError(413, f"The body is larger than {limit} bytes.")
+def _asked(scope: Any, body: bytes) -> _Request:
     query = scope.get("query_string", b"")
     path = scope.get("raw_path") or scope["path"].encode()
     return _Request(
         scope["method"],
         (path + (b"?" + query if query else b"")).decode("latin-1"),
         [(name, value) for name, value in scope["headers"] if name.lower() not in HOP],
-        bytes(body),
+        body,
     )
 
 

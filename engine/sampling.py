@@ -28,7 +28,10 @@ FEW = 16  # up to this part of a vocabulary, noise is drawn one by one
 
 
 class RowError(Exception):
-    """One row of logits gives no token; only its request ends. The message is for its client."""
+    """One row of logits gives no token; only its request ends. The message is for its client.
+    `own`: what the request asks for is the reason."""
+
+    own = False
 
 
 class NotFinite(RowError):
@@ -43,6 +46,8 @@ class NotFinite(RowError):
 
 class NothingAllowed(RowError):
     """Grammar and bans together leave no token."""
+
+    own = True
 
     def __init__(self, position: int) -> None:
         super().__init__(

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from mkport.engine.request import Accepted, Event, Stream
 from mkport.engine.server.connection import write_now
-from mkport.engine.server.errors import ApiError, busy
+from mkport.engine.server.errors import ApiError, busy, invalid
 from mkport.engine.server.record import Record
 from mkport.engine.server.service import Service, Work
 
@@ -234,7 +234,10 @@ class Answer(Response):
 
     def _failure(self, event: Event) -> ApiError:
         if event.reason == "error":
-            return ApiError(500, event.error or "The request failed.", code="generation_failed")
+            message = event.error or "The request failed."
+            if event.own:
+                return invalid(message, code="cannot_go_on")
+            return ApiError(500, message, code="generation_failed")
         if self._service.stopping:
             return busy("The server is shutting down.", "shutting_down", 5)
         return ApiError(500, event.error or "The request was ended.", code="aborted")

@@ -20,9 +20,9 @@ from mkport.engine.server.settings import Settings
 class Connection(HttpToolsProtocol):
     """Cuts off whose request line and headers do not end, or do not come."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, settings: Settings, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._settings: Settings = self.config.app.state.service.settings  # type: ignore[union-attr]
+        self._settings = settings
         self._head: int | None = None  # bytes of the head that is being read
         self._patience: asyncio.TimerHandle | None = None  # with a client who owes a head
 

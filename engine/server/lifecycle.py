@@ -9,6 +9,7 @@ import logging
 import socket
 import sys
 import time
+from functools import partial
 from types import FrameType
 
 import uvicorn
@@ -48,6 +49,12 @@ def bind(host: str, port: int) -> socket.socket:
     return made
 
 
+def url_of(listener: socket.socket) -> str:
+    """The URL of a socket's address."""
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 def serve(engine: EngineLike, settings: Settings, listener: socket.socket) -> None:
     """Serves until a signal ends it, and then closes the engine."""
     config, service = config_for(engine, settings)
@@ -72,7 +79,7 @@ def config_for(engine: EngineLike, settings: Settings) -> tuple[uvicorn.Config, 
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=Connection,
+        http=partial(Connection, settings=settings),  # type: ignore[arg-type]
         ws="none",
         lifespan="on",
         access_log=False,

@@ -40,8 +40,7 @@ class Running:
     @property
     def address(self) -> str:
         """The URL."""
-        host, port = self.listener.getsockname()[:2]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        return lifecycle.url_of(self.listener)
 
     def serve(self) -> None:
         """Serves until a signal ends it."""

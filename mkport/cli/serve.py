@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import sys
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -126,18 +127,20 @@ def command(
         raise UserError("The API key is empty or not printable. Give one, or leave --api-key out.")
     choose(None, form)
     memory = None if kv_memory is None else size(kv_memory)
+
+    def told(what: str, address: str, **more: object) -> None:
+        data = {**more, "url": address, "machine": machine}
+        text = f"{what} at {address}, the page for people; {address}/v1 for clients"
+        emit(data, as_json, lambda console: console.print(text, markup=False, soft_wrap=True))
+        sys.stdout.flush()
+
     if replicas > 1:
         from mkport.engine.replicas import serve as serve_replicas
 
-        serve_replicas(replicas, host, port, own_arguments(sys.argv[2:]))
+        ready = partial(told, f"{replicas} replicas", replicas=replicas)
+        serve_replicas(replicas, host, port, own_arguments(sys.argv[2:]), ready)
         return
     from mkport.engine.server.start import start
-
-    def told(model: str, address: str) -> None:
-        data = {"model": model, "url": address, "machine": machine}
-        text = f"{model} at {address}, the page for people; {address}/v1 for clients"
-        emit(data, as_json, lambda console: console.print(text, markup=False, soft_wrap=True))
-        sys.stdout.flush()
 
     with progress("loading the model (compiled on first use)"):
         running = start(
@@ -155,7 +158,7 @@ def command(
             mixed_chunk=mixed_chunk,
             pause_ms=pause,
         )
-    told(running.engine.name, running.address)
+    told(running.engine.name, running.address, model=running.engine.name)
     running.serve()
 
 

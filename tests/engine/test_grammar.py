@@ -3,12 +3,13 @@ is refused with the reason."""
 
 import json
 import re
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mkport.engine.grammar import KEPT, GrammarFailed, Grammars, Matcher
+from mkport.engine.grammar import KEPT, ROOM_S, GrammarFailed, Grammars, Matcher
 from mkport.engine.request import Grammar, Sampling
 from mkport.engine.sampling import Sampler
 from mkport.engine.tokenizer import Tokenizer
@@ -126,6 +127,29 @@ def test_a_forbidden_token_ends_that_output_with_a_short_reason(
     assert len(str(failure.value)) < 300
     with pytest.raises(GrammarFailed):
         matcher.mask()
+
+
+def test_a_grammar_that_reads_a_text_in_many_ways_takes_nobody_s_time(
+    grammars: tuple[Grammars, Tokenizer],
+) -> None:
+    text = 'start: s\ns: s s | "a" | "b" | " "'
+    matcher, (token, *_) = grammars[0].matcher(Grammar("lark", text)), grammars[1].encode("a")
+    began = time.thread_time()
+    with pytest.raises(GrammarFailed, match="in many ways|Too many items"):
+        for _ in range(2000):
+            matcher.mask()
+            matcher.accept(token)
+    assert time.thread_time() - began < 2
+
+
+def test_long_json_is_far_from_taking_too_long(grammars: tuple[Grammars, Tokenizer]) -> None:
+    schema = json.dumps({"type": "array", "items": PERSON})
+    matcher, tokenizer = grammars[0].matcher(Grammar("json_schema", schema)), grammars[1]
+    person = json.dumps({"name": "Ada", "age": 36, "tags": ["é"]}, ensure_ascii=False)
+    for token in tokenizer.encode(f"[{', '.join([person] * 30)}]", add_special=False):
+        matcher.mask()
+        matcher.accept(token)
+    assert matcher.may_stop and matcher._left > ROOM_S
 
 
 DEEP = '{"type": "array", "items": ' * 500 + "{}" + "}" * 500

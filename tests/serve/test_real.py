@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -100,6 +101,23 @@ def test_a_schema_is_kept_and_one_that_is_none_refused(real: Real) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         ask({"type": "nonsense"})
     assert caught.value.param == "response_format" and "nonsense" in str(caught.value)
+
+
+def test_a_grammar_that_cannot_be_followed_is_the_client_s_mistake(real: Real) -> None:
+    """Not 500, which clients send again and again; in a stream that has begun, the last event."""
+    ask = partial(httpx.post, f"{real.url}/v1/chat/completions", timeout=60)
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "aaaa"}], "max_tokens": 400}
+    for form in (
+        {"grammar": 'start: s\ns: s s | "a" | "b" | " "'},
+        {"regex": "(((a{1,99}){1,99}){1,99}){1,99}"},
+    ):
+        body["structured_outputs"] = form
+        answer = ask(json=body)
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["code"] == "cannot_go_on"
+        streamed = ask(json=body | {"stream": True})
+        *_, last = streamed.text.strip().split("data: ")
+        assert json.loads(last)["error"]["code"] == "cannot_go_on"
 
 
 def test_a_second_turn_reads_only_what_is_new(real: Real) -> None:

@@ -243,9 +243,18 @@ def test_the_model_must_be_there(live: Live) -> None:
     assert [model.id for model in client.models.list()] == ["scripted"]
 
 
+@pytest.mark.parametrize("path", ["/", "/health", "/v1/models", "/metrics", "/nothing"])
+def test_the_head_of_what_can_be_got(live: Live, path: str) -> None:
+    """As proxies and watchers ask; what follows on the connection is read as ever."""
+    head, whole = live.http.head(live.url + path), live.get(path)
+    assert head.status_code == whole.status_code and head.content == b""
+    assert head.headers.get("content-type") == whole.headers.get("content-type")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
+        ("HEAD", "/v1/chat/completions", 405),
         ("GET", "/nothing", 404),
         ("GET", "/v1/chat/completions", 405),
         ("DELETE", "/health", 405),
@@ -255,9 +264,10 @@ def test_the_model_must_be_there(live: Live) -> None:
 def test_what_is_not_there(live: Live, method: str, path: str, status: int) -> None:
     response = live.http.request(method, live.url + path)
     assert response.status_code == status
-    error = response.json()["error"]
-    assert isinstance(error["message"], str) and error["code"] is None
     assert status != 405 or "allow" in response.headers
+    if method != "HEAD":
+        error = response.json()["error"]
+        assert isinstance(error["message"], str) and error["code"] is None
 
 
 def test_history_may_hold_anything_that_a_model_said(live: Live) -> None:

@@ -27,14 +27,19 @@ def served() -> Iterator[tuple[httpx.Client, int]]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "mkport", "serve", "--replicas", "2", "--port", str(port)]
-    process = subprocess.Popen([*command, "--max-batch", "4"], cwd=ROOT)
+    process = subprocess.Popen(
+        [*command, "--max-batch", "4"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
     try:
         with httpx.Client(
             base_url=f"http://127.0.0.1:{port}", timeout=240, trust_env=False
         ) as client:
             _wait_for_two(client)
+            assert f"2 replicas at {client.base_url}, the page" in process.stdout.readline()
             yield client, process.pid
     finally:
+        process.stdout.close()
         process.terminate()
         assert process.wait(60) == 0
 

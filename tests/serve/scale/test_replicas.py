@@ -23,9 +23,12 @@ FAKE = Path(__file__).with_name("fake_replica.py")
 SERVER = f"""
 import asyncio, socket, sys
 from mkport.engine import replicas
+from mkport.engine.server.settings import Settings
 replicas.WATCH_S, replicas.BACKOFF_S = 0.2, (0.1, 1.0)
 command = lambda port: [sys.executable, {str(FAKE)!r}, str(port)]
-asyncio.run(replicas.run(2, command, socket.socket(fileno=int(sys.argv[1]))))
+settings = Settings(head_s=2.0, body_s=2.0, max_held=9 << 20)
+ready = lambda: print("ready", flush=True)
+asyncio.run(replicas.run(2, command, socket.socket(fileno=int(sys.argv[1])), ready, settings))
 """
 
 
@@ -37,9 +40,12 @@ class Endpoint:
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         number = listening.fileno()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(number)], pass_fds=[number]
+            [sys.executable, "-c", SERVER, str(number)], pass_fds=[number], stdout=subprocess.PIPE
         )
         listening.close()
+        assert self.process.stdout is not None
+        with self.process.stdout as said:
+            assert said.readline() == b"ready\n"
         self.client = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
         self.wait_ready(2)
 
@@ -93,6 +99,62 @@ def test_requests_are_passed_on_whole(endpoint: Endpoint) -> None:
     too_much = endpoint.client.post("/v1/chat/completions", content=b"x" * (9 << 20))
     assert too_much.status_code == 413
     assert too_much.json()["error"]["message"]
+
+
+def test_a_whole_answer_says_how_long_it_is(endpoint: Endpoint) -> None:
+    """So that clients of HTTP/1.0, to which nothing comes in chunks, read it."""
+    answer = endpoint.ask(stream=False)
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    assert "transfer-encoding" not in answer.headers
+    head = endpoint.client.head("/metrics")
+    assert head.status_code in (200, 405) and head.content == b""
+    assert endpoint.client.get("/nowhere").headers["content-length"]
+
+
+REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00", 400),
+        (b"GET / HTTP/1.1\r\nx: " + b"a" * 70_000, 431),
+        (b"GET / HTTP/1.1\r\nx: ", 408),
+        (REQUEST + b"Content-Length: 50\r\n\r\n{", 408),
+        (REQUEST + b"Content-Length: 9000000\r\n\r\n", 413),
+    ],
+)
+def test_what_is_no_request_is_refused_in_the_server_s_form(
+    endpoint: Endpoint, sent: bytes, status: int
+) -> None:
+    said = answer_to(endpoint, sent)
+    head, _, body = said.partition(b"\r\n\r\n")
+    assert int(head.split()[1]) == status
+    assert set(json.loads(body)["error"]) == {"message", "type", "param", "code"}
+
+
+def answer_to(endpoint: Endpoint, sent: bytes) -> bytes:
+    """What comes back for these bytes."""
+    host, port = endpoint.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(sent)
+        said = b""
+        while not said.endswith(b"}") and (part := connection.recv(65536)):
+            said += part
+    return said
+
+
+def test_the_memory_for_bodies_is_shared(endpoint: Endpoint) -> None:
+    host, port = endpoint.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as slow:
+        slow.sendall(REQUEST + b"Content-Length: 8000000\r\n\r\n" + b" " * 7_000_000)
+        time.sleep(0.3)
+        full = endpoint.client.post("/v1/chat/completions", content=b" " * 4_000_000)
+        assert full.status_code == 503 and full.headers["retry-after"]
+        assert endpoint.ask(stream=False).status_code == 200
+    time.sleep(0.3)
+    padded = json.dumps({"tokens": 1, "pause": 0, "pad": " " * 4_000_000}).encode()
+    assert endpoint.client.post("/v1/chat/completions", content=padded).status_code == 200
 
 
 def test_a_talk_stays_with_its_replica(endpoint: Endpoint) -> None:
@@ -198,7 +260,7 @@ def test_a_replica_that_refuses_to_start_is_a_users_mistake() -> None:
 
 def test_a_taken_port_is_a_users_mistake() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        with pytest.raises(UserError, match="Cannot listen"):
+        with pytest.raises(UserError, match="cannot listen"):
             replicas.serve(2, "127.0.0.1", taken.getsockname()[1], [])
 
 
