@@ -143,8 +143,27 @@ def _judged(kernel: Kernel, codes: list[Code], immutable: bool) -> list[Finding]
     return found
 
 
+def deduced(kernel: Kernel, words: str) -> Finding | None:
+    """The refusal of a helper with shared arrays for a type that its call leaves to the compiler,
+    other than those that room was made for; None where a compiler's `words` are of other things."""
+    found = re.search(r"mk_place_of_(\w+)<([^>]*)", words)
+    if found is None:
+        return None
+    return Finding(
+        "MK123", kernel.line, 1,
+        f"{found[1]} has shared arrays and is called for {found[2].split('::')[-1]}, which its "
+        "call does not name.",
+        "Each instance has arrays of its own in the original, and which instances there are was "
+        "not found out; in the arena they would be one, and overwrite each other.",
+        "Declare the arrays in the kernel and pass them on, or name the template's arguments in "
+        "each call.",
+    )  # fmt: skip
+
+
 def _refused(kernel: Kernel, what: str, words: str, last: int = 0) -> Finding:
     """The compiler's first error; of the original, whose lines are the file's, in its line."""
+    if (helper := deduced(kernel, words)) is not None:
+        return helper
     lines = [line for line in words.splitlines() if "error" in line]
     first = (lines or words.splitlines() or [""])[0]
     said = re.sub(r"^\S+\(\d+\): ", "", first).strip()

@@ -8,7 +8,8 @@ from mkport.port.kernel import Kernel, Param
 from mkport.port.shared import SharedLayout
 from mkport.port.unit import Item
 
-RESERVED = {"head", "unused"}  # members of the argument structs
+# Members of the argument structs, and what a node of a graph has beside its arguments.
+RESERVED = {"head", "unused", "self", "op", "label"}
 
 
 @dataclass(frozen=True)

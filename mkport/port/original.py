@@ -29,6 +29,7 @@ from mkport.port.original_job import (
 )
 
 CHECKERS = ("watch", "address")  # of loads and stores, in every order; AddressSanitizer, once
+UNPLACED = ("seeds", "outside")  # kinds of which AddressSanitizer says more: where, and whether
 
 __all__ = ["Finding", "Launch", "NotBuilt", "Original", "run_original"]
 
@@ -94,7 +95,7 @@ def run_original(
     if different:
         findings.append(Finding("seeds", 0, different, True))
     without = unchecked()
-    clean = not any(states) and not any(f.fatal and f.kind != "seeds" for f in findings)
+    clean = not any(states) and not any(f.fatal and f.kind not in UNPLACED for f in findings)
     if clean and "address" in checkers[1:] and not without:
         try:
             more = [f for f in run(True, 1)[0] if f.fatal and f.kind != "time limit"]

@@ -29,7 +29,10 @@ HOOKED = (
     "-fsanitize=thread",
     "-fsanitize=bounds,shift-exponent,signed-integer-overflow,unreachable,return",
 )  # fmt: skip
-GNU = ("-fno-extern-tls-init", "-fno-gnu-unique", "-fpermissive")
+GNU = (  # a loop goes as far as it says, whatever its arrays have
+    "-fno-extern-tls-init", "-fno-gnu-unique", "-fpermissive",
+    "-fno-aggressive-loop-optimizations",
+)  # fmt: skip
 # A vector is loaded as a whole; volatile accesses have hooks of their own.
 GNU_HOOKED = ("-fno-tree-sra", "--param=tsan-distinguish-volatile=1")
 CLANG_HOOKED = ("-mllvm", "-tsan-distinguish-volatile=1")

@@ -10,6 +10,7 @@ import numpy as np
 from mkport.errors import UserError
 from mkport.machines.host.build import HostFault, compiler
 from mkport.port import check
+from mkport.port import compile as compiling
 from mkport.port.arguments import trials
 from mkport.port.decided import argument_names, grid_args
 from mkport.port.doubts import Doubts, but
@@ -184,7 +185,16 @@ class Tried(Written):
         try:
             differences = check.compare(self.op, bound, wanted, self.request.machine)
         except HostFault as fault:
-            differences = [f"the port's threads slip: {fault}"]
+            said = str(fault).rstrip(".")
+            self.steps.found(step, [Finding(
+                "MK180", self.kernel.line, 1,
+                f"The port of {self.kernel.name} does not come to its end: {said}.",
+                "It would be wrong in a megakernel.",
+                "See that all lanes of a warp come to its shuffles and votes, also where nobody "
+                "asks for their part. Where they do this is a fault of the port, not of the "
+                "kernel: please report the file.",
+            )])  # fmt: skip
+            return
         except UserError as error:
             self.steps.found(step, [self._uncompiled(str(error))])
             return
@@ -241,6 +251,8 @@ class Tried(Written):
         return wanted
 
     def _uncompiled(self, words: str) -> Finding:
+        if (deduced := compiling.deduced(self.kernel, words)) is not None:
+            return deduced
         lines = [line for line in words.splitlines() if "error:" in line] or [words[:200]]
         said = lines[0].split("error:")[-1].strip()
         return Finding(

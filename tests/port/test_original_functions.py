@@ -50,7 +50,9 @@ INTEGERS = {
     "__brevll(1) >> 32": 0x80000000,
     "__heq2_mask(__floats2half2_rn(1.0f, 2.0f), __float2half2_rn(2.0f))": 0xFFFF0000,
     "__hbgt2(__floats2half2_rn(1.0f, 2.0f), __float2half2_rn(0.5f))": 1,
-    "__hisinf(__float2half(-1e30f))": -1,
+    "__hisinf(__float2half(-1e30f))": -1, "norm3df(3, 4, 12)": 13, "norm4df(1, 1, 1, 1)": 2,
+    "1 / rhypotf(3, 4)": 5, "8 * rcbrtf(8)": 4, "umax(3u, 5u) + umin(3u, 5u)": 8,
+    "llmax(-3, 5) + llmin(-3, 5)": 2, "cospi(1.0)": -1, "2 * normcdf(0.0)": 1,
 }  # fmt: skip
 
 

@@ -171,3 +171,30 @@ def test_a_port_that_strays_is_no_port(tmp_path: Path, after: str, words: str) -
     arguments = dict(zip(("x", "y", "n", "m"), launch().args, strict=True)) | {"grid_x": 1}
     with pytest.raises(HostFault, match=re.escape(words)):
         check.compare(done.op, arguments, {}, program=program)
+
+
+ROWS = """
+__global__ void k(const float* x, float* y, int n, int m) {
+  extern __shared__ float more[];
+  float own[4][4] = {};
+  const int t = threadIdx.x;
+  for (int i = 0; i < 4; i++)
+    for (int j = 0; j < 4; j++) own[i][j] = x[i * 4 + j];
+  more[t] = 0;
+  y[t] = own[ROW][COLUMN] + more[t];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "verdict"),
+    [("0", "m + 3", "ported"), ("m - 1", "m", "undefined"), ("m", "0", "undefined")],
+)
+def test_rows_beyond_the_last_are_told_from_the_next_row(
+    row: str, column: str, verdict: str, tmp_path: Path
+) -> None:
+    """m is 4. An index beyond a row of an array stays within it, as kernels write on purpose."""
+    done = report(tmp_path, ROWS.replace("ROW", row).replace("COLUMN", column))
+    assert done.verdict == (verdict if not unchecked() else "ported")
+    if done.verdict == "undefined":
+        assert done.findings[0].code == "MK203" and done.findings[0].line == 9

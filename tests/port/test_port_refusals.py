@@ -9,6 +9,7 @@ import pytest
 
 from mkport.errors import UserError
 from mkport.machines.cuda.nvrtc import find
+from mkport.machines.host.build import compiler
 from mkport.port import compile as compiling
 from mkport.port.finding import TITLES
 from mkport.port.fitted import BUDGET
@@ -270,3 +271,25 @@ def test_a_call_under_a_condition_is_said_once(
     path.write_text(REDUCE.replace("OWN", own).replace("CALL", call))
     report = port_file(path, block=(128, 1, 1), run=False, compile=False)
     assert [(f.code, f.line) for f in report.refusals] == places
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler for the host build")
+@pytest.mark.parametrize("given", ["Max()", "[](float a, float b) { return a + b; }"])
+def test_a_helper_with_shared_arrays_for_a_type_that_has_no_name(
+    given: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(
+        "struct Max { __device__ float operator()(float a, float b) const { return a < b ? b : a; "
+        "} };\n"
+        "template <class Op> __device__ float fold(float v, Op op) {\n"
+        "  __shared__ float s[64];\n"
+        "  s[threadIdx.x] = v;\n  __syncthreads();\n"
+        "  v = op(s[threadIdx.x ^ 1], v);\n  __syncthreads();\n  return v;\n}\n"
+        "__global__ void k(const float* x, float* y) {\n"
+        f"  y[threadIdx.x] = fold(fold(x[threadIdx.x], {given}), Max());\n}}\n"
+    )
+    arguments = ["x=f32[64]", "y=f32[64]"]
+    once: dict[str, Any] = {"grid": (1, 1, 1), "block": (64, 1, 1), "arguments": arguments}
+    (finding,) = port_file(path, **once, compile=False).refusals
+    assert finding.code == "MK123" and "fold has shared arrays and is called for" in finding.cause

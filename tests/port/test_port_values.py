@@ -174,3 +174,13 @@ def test_a_name_of_the_machine_s_own_needs_another(name: str, tmp_path: Path) ->
         port_file(path, block=(32, 1, 1), run=False, compile=False)
     report = port_file(path, block=(32, 1, 1), name="mine", run=False, compile=False)
     assert report.verdict == "ported"
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler for the host build")
+@pytest.mark.parametrize("name", ["label", "op", "head", "unused", "place_of_x", "grid_x"])
+def test_a_parameter_may_be_called_as_what_a_node_has(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(f"__global__ void k(int* {name}, int n) {{ {name}[threadIdx.x] = n; }}\n")
+    given = [f"{name}=i32[32]=0", "n=3"]
+    report = port_file(path, grid=(1, 1, 1), block=(32, 1, 1), arguments=given, compile=False)
+    assert report.verdict == "ported" and report.ran, [str(f) for f in report.findings]

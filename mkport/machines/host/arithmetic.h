@@ -47,7 +47,22 @@ inline float rsqrt(float x) { return rsqrtf(x); }
 inline float fdividef(float x, float y) { return x / y; }
 inline float sinpif(float x) { return sinf(x * 3.14159265358979323846f); }
 inline float cospif(float x) { return cosf(x * 3.14159265358979323846f); }
+inline double sinpi(double x) { return sin(x * 3.14159265358979323846); }
+inline double cospi(double x) { return cos(x * 3.14159265358979323846); }
+inline void sincospif(float x, float* s, float* c) { *s = sinpif(x), *c = cospif(x); }
+inline void sincospi(double x, double* s, double* c) { *s = sinpi(x), *c = cospi(x); }
+inline float norm3df(float x, float y, float z) { return sqrtf(x * x + y * y + z * z); }
+inline float norm4df(float x, float y, float z, float w) {
+  return sqrtf(x * x + y * y + z * z + w * w);
+}
+inline float rnorm3df(float x, float y, float z) { return 1.0f / norm3df(x, y, z); }
+inline float rnorm4df(float x, float y, float z, float w) { return 1.0f / norm4df(x, y, z, w); }
+inline float rhypotf(float x, float y) { return 1.0f / hypotf(x, y); }
+inline double rhypot(double x, double y) { return 1.0 / hypot(x, y); }
+inline float rcbrtf(float x) { return 1.0f / cbrtf(x); }
+inline double rcbrt(double x) { return 1.0 / cbrt(x); }
 inline float normcdff(float x) { return 0.5f * erfcf(-x * 0.70710678118654752440f); }
+inline double normcdf(double x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
 #include "conversions.h"
 
 #define MK_MIN_MAX(type)                                           \
@@ -59,6 +74,12 @@ MK_MIN_MAX(long)
 MK_MIN_MAX(unsigned long)
 MK_MIN_MAX(long long)
 MK_MIN_MAX(unsigned long long)
+inline unsigned umin(unsigned x, unsigned y) { return min(x, y); }
+inline unsigned umax(unsigned x, unsigned y) { return max(x, y); }
+inline long long llmin(long long x, long long y) { return min(x, y); }
+inline long long llmax(long long x, long long y) { return max(x, y); }
+inline unsigned long long ullmin(unsigned long long x, unsigned long long y) { return min(x, y); }
+inline unsigned long long ullmax(unsigned long long x, unsigned long long y) { return max(x, y); }
 #undef MK_MIN_MAX
 inline float min(float x, float y) { return fminf(x, y); }
 inline float max(float x, float y) { return fmaxf(x, y); }

@@ -57,7 +57,11 @@ def program_of(source: str) -> Path:
 
     Raises UserError when there is no compiler or it refuses the file.
     """
-    checked = ["-O1", "-g1", "-fsanitize=address"] if not unchecked() else []
+    checked = (
+        ["-O1", "-g1", "-fno-aggressive-loop-optimizations", "-fsanitize=address"]
+        if not unchecked()
+        else []
+    )
     text = source + '\nMK_HOST_ENTRY(megakernel)\n#include "apart.h"\n'
     return _compiled(text, ["-include", "device.h", *checked], "kernel")
 
