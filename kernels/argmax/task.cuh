@@ -25,7 +25,7 @@ struct argmax : MkBody {
     const int whole = a.n % 4 ? 0 : a.n;  // columns in aligned vectors
 #pragma unroll 1
     for (int first = mk_thread() * 4; first < whole; first += MK_COMPUTERS * 4 * FLIGHT) {
-      mk_float4 v[FLIGHT];
+      mk_float4 v[FLIGHT] = {};
 #pragma unroll
       for (int i = 0; i < FLIGHT; i++) {
         const int at = first + i * MK_COMPUTERS * 4;

@@ -66,7 +66,7 @@ struct attention_combine : MkBody {
     mk_float4 y = {{0, 0, 0, 0}};
 #pragma unroll 1
     for (int s = 0; s < count; s += FLIGHT) {
-      mk_float4 v[FLIGHT];
+      mk_float4 v[FLIGHT] = {};
 #pragma unroll
       for (int i = 0; i < FLIGHT; i++)
         if (s + i < count) v[i] = mk_load_coherent4(from.at(s + i) + d);

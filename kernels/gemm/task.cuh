@@ -26,7 +26,7 @@ struct gemm : MkProductBody {
     const int first = P::first_of(s) + mk_lane() % 2 * 4;
     const int tokens = column < a.n ? P::least(s.notes[0] - first, 4) : 0;
     const int64_t at = int64_t(P::first_token(s.notes) + first) * a.n + column;
-    float added[4];
+    float added[4] = {};
     for (int i = 0; i < 4; i++)  // all under way before the first is used
       if (a.residual && i < tokens) added[i] = mk_load_coherent(a.residual + at + int64_t(i) * a.n);
     mk_float4 y = P::join(s);

@@ -62,7 +62,7 @@ struct gemm_rope : MkProductBody {
     const int32_t* places = s.notes + PLACES;
     const int tokens = P::least(s.notes[0] - first, 2);
     const int p_row = a.half_split ? pair : 2 * pair, q_row = a.half_split ? 8 + pair : p_row + 1;
-    float cosine[2] = {1.0f, 1.0f}, sine[2];
+    float cosine[2] = {1.0f, 1.0f}, sine[2] = {};
     for (int i = 0; i < 2; i++) {  // all under way before the first is used
       if (!a.rope || i >= tokens) continue;
       const float* angle =

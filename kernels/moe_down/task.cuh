@@ -95,7 +95,7 @@ struct moe_down : MkProductBody {
   MK_DEVICE static MkInput input(const MoeDownArgs& a, const MkRun&, const MkStage& s) {
     if (E::ALONE) return P::input(a.act + int64_t(s.notes[E::FIRST]) * a.k, a.k, s.notes[0]);
     const int32_t* source = places(a, lists(a, s)).source;
-    return {a.act, a.k, s.notes[0], a.k + P::PAD, s.notes[1] ? source : nullptr};
+    return {a.act, a.k, s.notes[0], a.k + P::PAD, s.notes[1] ? mk_shared_place(source) : -1};
   }
 
   // Gives slots rows as long as they fit; returns how many rows those are.

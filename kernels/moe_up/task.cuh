@@ -33,7 +33,7 @@ struct moe_up : MkProductBody {
   }
   MK_DEVICE static MkInput input(const MoeUpArgs& a, const MkRun&, const MkStage& s) {
     MkInput in = P::input(a.x, a.k, s.notes[0]);
-    if (E::ALONE) in.source = s.notes + E::SOURCE;
+    if (E::ALONE) in.source = mk_shared_place(s.notes + E::SOURCE);
     return in;
   }
 

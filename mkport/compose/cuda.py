@@ -135,12 +135,12 @@ def _dispatch(ops: Sequence[Op]) -> str:
         "prepare(const MkBox& box, const MkStage& stage)": switch(
             *cases(having("prepare"), "mk_prepare_record<{}>(box, stage)")
         ),
-        "stage(const MkBox& box, const MkStage& stage)": [
-            "  MkInput in = {nullptr, 4, 0, 0, nullptr};",
-            *switch(
-                *cases(products, "in = mk_input_record<{}>(box, stage)"),
-                *cases(staging, "mk_stage_record<{}>(box, stage)"),
-            ),
+        "stage(const MkBox& box, const MkStage& stage)": switch(
+            *cases(staging, "mk_stage_record<{}>(box, stage)")
+        ),
+        "input(const MkBox& box, const MkStage& stage)": [
+            "  MkInput in = {nullptr, 4, 0, 0, -1};",
+            *switch(*cases(products, "in = mk_input_record<{}>(box, stage)")),
             "  return in;",
         ],
         "compute(const MkBox& box, int part, MkCompute& compute)": switch(
@@ -161,7 +161,7 @@ def _dispatch(ops: Sequence[Op]) -> str:
 
 
 def _result(head: str) -> str:
-    return {"rows": "MkRows", "stage": "MkInput"}.get(head.split("(")[0], "void")
+    return {"rows": "MkRows", "input": "MkInput"}.get(head.split("(")[0], "void")
 
 
 def _sets(ops: Sequence[Op], products: Sequence[Op]) -> str:

@@ -44,7 +44,7 @@ struct MkInput {
   const float* x;
   int n, rows;
   int pitch;              // staged elements from one row to the next
-  const int32_t* source;  // [rows] each one's place in x; null: in their order
+  int32_t source;         // where in shared memory each one's place in x is, or -1: in their order
 };
 
 // A record as all roles read it: its words, and the addresses of its tensor arguments.
@@ -53,7 +53,8 @@ struct MkBox {
   int64_t addresses[MK_RECORD_WORDS - MK_ARGS];  // 0 for an absent tensor
   MkPlan plan;
   int32_t notes[MK_NOTES];  // from `early` and `stage` to the record's other roles
-  MkInput input;            // rows that the compute warps shall stage, if there are any
+  MkInput input;            // rows to stage, if there are any
+  int32_t busy;             // the compute warps are, so the stagers bring them
 };
 
 // Divides by one number, again and again, without dividing.
@@ -215,36 +216,41 @@ MK_DEVICE inline void mk_put(mk_bf16* to, const mk_float4& x) {
 }
 // Brings rows to a stage buffer that other workers wrote earlier in this step; WARPS take part, a
 // vector a thread. FLIGHT loads are under way before the first is used: each takes most of 1 us. So
-// that nothing branches between them, a load behind the last row is one of the last row again; places
-// in x are 32 bits wide. Code that runs once a record must be fetched each time: no division.
+// that nothing branches between them, in place of a vector behind the last one the thread's first is
+// loaded again. Code that runs once a record must be fetched each time: no division.
 template <int FLIGHT, int WARPS>
 MK_DEVICE inline void mk_gather(const MkInput& in, char* buffer, int thread) {
-  const float* x = in.x;
-  const int32_t* source = in.source;
-  const int n = in.n, rows = in.rows, pitch = in.pitch;
-  int more_rows = 0, more = WARPS * 32 * 4;  // from a thread's vector to its next
+  enum { STRIDE = WARPS * 32 * 4 };  // elements from a thread's vector to its next
+  const int n = in.n, pad = in.pitch - n;
+  int rows = 0, columns = STRIDE;  // of a stride
 #pragma unroll 1
-  for (; more >= n; more -= n) more_rows++;
+  for (; columns >= n; columns -= n) rows++;
   int row = 0, column = thread * 4;
 #pragma unroll 1
   for (; column >= n; column -= n) row++;
+  const int step = STRIDE + rows * pad;
+  mk_weight* staged = reinterpret_cast<mk_weight*>(buffer);
+  int to = row * in.pitch + column, from = thread * 4;
 #pragma unroll 1
-  while (row < rows) {
+  for (int left = in.rows * n - from; left > 0; left -= FLIGHT * STRIDE) {
     mk_float4 v[FLIGHT];
-    int to[FLIGHT];
+    int place[FLIGHT];
 #pragma unroll
     for (int i = 0; i < FLIGHT; i++) {
-      int from = row < rows ? row : rows - 1;
-      to[i] = row < rows ? row * pitch + column : -1;
-      if (source) from = source[from];
-      v[i] = mk_load_coherent4(x + (from * n + column));
-      row += more_rows;
-      column += more;
-      if (column >= n) column -= n, row++;
+      int at = left > i * STRIDE ? from + i * STRIDE : from;
+      if (MK_ROWS > 1 && in.source >= 0)
+        at = mk_shared_word(in.source + (left > i * STRIDE ? row : 0) * 4) * n + column;
+      v[i] = mk_load_coherent4(in.x + at);
+      place[i] = to;
+      to += step;
+      row += rows;
+      column += columns;
+      if (column >= n) column -= n, to += pad, row++;
     }
+    from += FLIGHT * STRIDE;
 #pragma unroll
     for (int i = 0; i < FLIGHT; i++)
-      if (to[i] >= 0) mk_put(reinterpret_cast<mk_weight*>(buffer) + to[i], v[i]);
+      if (left > i * STRIDE) mk_put(staged + place[i], v[i]);
   }
 }
 

@@ -26,7 +26,7 @@ struct MkExperts {
     const int slot_words = 2 * (slot_count + 1), words = slot_words + pair_count;
 #pragma unroll 1
     for (int first = s.thread; first < words; first += FLIGHT * MK_STAGERS) {
-      int32_t word[FLIGHT];
+      int32_t word[FLIGHT] = {};
 #pragma unroll
       for (int i = 0; i < FLIGHT; i++) {
         const int at = first + i * MK_STAGERS;

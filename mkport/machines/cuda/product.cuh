@@ -63,7 +63,7 @@ struct MkProduct {
 
   // `tokens` rows of x: [tokens][k + PAD] in the weights' storage type.
   MK_DEVICE static MkInput input(const float* x, int k, int tokens) {
-    return {x, k, tokens, k + PAD, nullptr};
+    return {x, k, tokens, k + PAD, -1};
   }
   MK_DEVICE static MkInput input(const float* x, int k, const MkStage& s) {  // of a block
     return input(x + int64_t(first_token(s.notes)) * k, k, s.notes[0]);

@@ -91,18 +91,19 @@ MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
     if (!product) role.wait_stage_free(box, r);
     const MkStage stage = {role.stage_buffer(box), thread, box.notes, &box.plan};
     if (!role.guard.dead) mk_dispatch_early(box, stage);
-    const int known = box.words[MK_FLAGS] & MK_FLAG_KNOWN ? 1 : 0;
+    const bool late = mk_among(MK_LATE, box) && !(box.words[MK_FLAGS] & MK_FLAG_KNOWN);
 #pragma unroll 1
     for (int turn = 0; turn < 2; turn++) {  // what is known is prepared before the waits
-      if (turn != known) {
+      if (turn == late) {
         if (!role.guard.dead) mk_dispatch_prepare(box, stage);
+        if (thread == 0) box.input = mk_dispatch_input(box, stage);
         continue;
       }
       const bool again = MK_ROWS > 8 && box.words[MK_FLAGS] & MK_FLAG_AGAIN;
       if (thread < 32 && !again) role.wait_counters(box);
       if (thread == 0) {
         role.stamp(r, 1);
-        box.input.rows = role.computed_before(r) ? 0 : -1;  // are the compute warps free to stage?
+        box.busy = !role.computed_before(r);
       }
       // what the first warp has acquired, all stagers may read behind this barrier
       if (mk_barrier_any(MK_STAGE_BARRIER, MK_STAGERS, role.guard.dead)) {
@@ -111,14 +112,11 @@ MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
       }
     }
     if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED)) {
-      const MkInput in = mk_dispatch_stage(box, stage);
-      if (product && in.rows > 0) role.wait_stage_free(box, r);
-      if (box.input.rows < 0) {
-        mk_gather<16, MK_STAGE_WARPS>(in, stage.buffer, thread);
-      } else if (in.rows > 0) {
-        stage.sync();  // all have read who is to stage
-        if (thread == 0) box.input = in;
-      }
+      if (late) stage.sync();  // the input is there
+      mk_dispatch_stage(box, stage);
+      if (product && box.input.rows > 0) role.wait_stage_free(box, r);
+      if (box.busy)
+        mk_gather<(MK_ROWS > 1 ? 16 : 8), MK_STAGE_WARPS>(box.input, stage.buffer, thread);
     }
     mk_barrier_arrive(role.shared.staged + r % MK_BOXES);
   }
@@ -157,7 +155,7 @@ MK_DEVICE inline void mk_computer(const MkLaunch& launch) {
       return;
     }
     char* buffer = role.stage_buffer(box);
-    if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED) && box.input.rows > 0) {
+    if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED) && !box.busy && box.input.rows > 0) {
       mk_gather<(MK_ROWS > 8 ? 8 : 4), MK_COMPUTE_WARPS>(box.input, buffer, mk_thread_here());
       mk_named_barrier(MK_COMPUTE_BARRIER, MK_COMPUTERS);
     }
