@@ -3,13 +3,14 @@ host writes before a step goes there in one copy."""
 
 import importlib.util
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from mkport.compose.cuda import MAX_ROWS, USUAL_ROWS, CudaProgram, compose_cuda
-from mkport.declare import Op, TensorSpec
+from mkport.compose.fixed import fixed_arguments
+from mkport.declare import TensorSpec
 from mkport.engine.cuda_ahead import SLOTS, Queue, pinned
 from mkport.engine.load import LoadedModel
 from mkport.engine.ran import Ran
@@ -20,7 +21,7 @@ from mkport.machines.cuda.gpu import BESIDE, check_room, gpu
 from mkport.machines.cuda.layout import stage_bytes
 from mkport.machines.cuda.machine import CudaMachine
 from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
-from mkport.plan import Schedule
+from mkport.plan import Graph, Schedule
 from mkport.plan.deal import Share
 
 ALIGN = 256  # bytes, of a tensor within a block
@@ -55,9 +56,10 @@ class CudaTarget:
         beside = BESIDE + (PREFILL_BYTES if self.prefills else 0)
         return max(free - beside - model.weights.nbytes, 0)
 
-    def compose(self, ops: Iterable[Op], shape: StepShape, title: str) -> CudaProgram:
-        """One CUDA file for steps of this many rows."""
-        return compose_cuda(list(ops), shape.weights, shape.cache, shape.rows, title)
+    def compose(self, graph: Graph, shape: StepShape, title: str) -> CudaProgram:
+        """One CUDA file for steps of this graph alone."""
+        fixed = fixed_arguments(graph)
+        return compose_cuda(graph.ops, shape.weights, shape.cache, shape.rows, title, fixed)
 
     def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
         """In the GPU's memory; `context` in positions. Raises UserError when it does not hold them,

@@ -43,7 +43,7 @@ def plan_step(model: LoadedModel, shape: StepShape, workers: int, target: Target
     schedule = deal(graph, workers, target.share)
     verify(schedule)
     title = f"One step of a {model.config.model_type} model"  # no name: models share compiled code
-    return Planned(shape, schedule, target.compose(schedule.graph.ops, shape, title))
+    return Planned(shape, schedule, target.compose(schedule.graph, shape, title))
 
 
 class Steps:

@@ -2,7 +2,7 @@
 lie. What is done with them is the same everywhere; the GPU's target stands in `cuda_target`."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from mkport.bandwidth import usable_cores
 from mkport.compose import Program, compose_cpu
 from mkport.compose.cuda import MAX_ROWS, USUAL_ROWS, CudaProgram, compose_cuda
-from mkport.declare import Op, TensorSpec
+from mkport.declare import TensorSpec
 from mkport.declare.case import from_bf16
 from mkport.engine.load import LoadedModel
 from mkport.engine.ran import Ran
@@ -20,7 +20,7 @@ from mkport.machines.cpu.memory import allocate
 from mkport.machines.cuda.layout import stage_bytes
 from mkport.machines.host.machine import SHARED_BYTES, HostMachine
 from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
-from mkport.plan import Schedule
+from mkport.plan import Graph, Schedule
 from mkport.plan.deal import Share
 
 MACHINES = ("cpu", "cuda", "host")
@@ -113,7 +113,7 @@ class Target(Protocol):
         """Bytes that are left for a cache beside the model's weights."""
         ...
 
-    def compose(self, ops: Iterable[Op], shape: StepShape, title: str) -> Any:
+    def compose(self, graph: Graph, shape: StepShape, title: str) -> Any:
         """The program of a step that is made of these ops."""
         ...
 
@@ -241,9 +241,9 @@ class CpuTarget:
         """The bytes that the system has free; the weights' pages may be counted as such already."""
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
-    def compose(self, ops: Iterable[Op], shape: StepShape, title: str) -> Program:
+    def compose(self, graph: Graph, shape: StepShape, title: str) -> Program:
         """One Python file."""
-        return compose_cpu(list(ops), shape.weights, shape.cache, title)
+        return compose_cpu(graph.ops, shape.weights, shape.cache, title)
 
     def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
         """In the host's memory; `context` in positions."""
@@ -274,9 +274,9 @@ class HostTarget:
         """The bytes that the system has free."""
         return CPU.free_memory(model)
 
-    def compose(self, ops: Iterable[Op], shape: StepShape, title: str) -> CudaProgram:
-        """One CUDA file for steps of this many rows."""
-        return compose_cuda(list(ops), shape.weights, shape.cache, shape.rows, title)
+    def compose(self, graph: Graph, shape: StepShape, title: str) -> CudaProgram:
+        """One CUDA file for steps of so many rows, whatever the sizes: building takes long."""
+        return compose_cuda(graph.ops, shape.weights, shape.cache, shape.rows, title)
 
     def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
         """In the host's memory; `context` in positions."""

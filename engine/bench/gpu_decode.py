@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from mkport.compose.cuda import CudaProgram, compose_cuda
+from mkport.compose.fixed import fixed_arguments
 from mkport.engine.bench.decode import commit
 from mkport.engine.bench.gpu_inputs import drawn, lengths_of, shape_of, step_inputs
 from mkport.machines.cuda.gpu import gpu
@@ -64,7 +65,9 @@ def built(
     graph = sampled(module.build(config, shape))
     schedule = deal(graph, workers, "strided")
     verify(schedule)
-    return graph, schedule, compose_cuda(schedule.graph.ops, "bf16", "bf16", shape.rows)
+    fixed = fixed_arguments(schedule.graph)
+    program = compose_cuda(schedule.graph.ops, "bf16", "bf16", shape.rows, fixed=fixed)
+    return graph, schedule, program
 
 
 def checked(machine: Any, runs: int = RUNS) -> np.ndarray:

@@ -51,6 +51,7 @@ def machines(
     and cache: of sequences of `lengths` [rows] positions. `make` makes a machine of a program, a
     schedule and tensors, `hold` a graph's weights and cache."""
     from mkport.compose.cuda import compose_cuda
+    from mkport.compose.fixed import fixed_arguments
 
     shape = shape_of(lengths, stage)
     plain = family.build(config, shape)
@@ -60,7 +61,8 @@ def machines(
     for graph in (plain, whole):
         schedule = deal(graph, workers, "strided")
         verify(schedule)
-        program = compose_cuda(schedule.graph.ops, "bf16", "bf16", shape.rows)
+        fixed = fixed_arguments(schedule.graph)
+        program = compose_cuda(schedule.graph.ops, "bf16", "bf16", shape.rows, fixed=fixed)
         given = {name: held[name] for name in graph.tensors if name in held}
         made.append(
             make(program, schedule, given | step_inputs(graph, shape, config.vocab, lengths))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mkport.compose.cuda import compose_cuda
+from mkport.compose.fixed import fixed_arguments
 from mkport.engine.bench.gpu_inputs import random_tensor, step_inputs
 from mkport.errors import UserError
 from mkport.machines.cuda.gpu import gpu
@@ -83,7 +84,8 @@ def machine_on(
     schedule = deal(graph, gpu().multiprocessors, "strided")
     report = verify(schedule)
     planned = time.perf_counter()
-    program = compose_cuda(schedule.graph.ops, "bf16", "bf16", batch)
+    fixed = fixed_arguments(schedule.graph)
+    program = compose_cuda(schedule.graph.ops, "bf16", "bf16", batch, fixed=fixed)
     tensors = {
         name: _front(held[name], spec.shape) for name, spec in graph.tensors.items() if name in held
     } | step_inputs(graph, _shape(batch, context), vocab)

@@ -20,6 +20,7 @@ import numpy as np
 
 from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.compose.cuda_constants import CONSTANTS
+from mkport.compose.fixed import fixed_arguments
 from mkport.errors import UserError
 from mkport.plan import Graph, deal
 from mkport.testing import tiny
@@ -71,7 +72,7 @@ def composed(case: str, fault: str | None) -> tuple[Graph, CudaProgram]:
     """
     graph = tiny.graphs(tiny.SHAPE)[case]
     graph = graph.within(dict.fromkeys(node.op for node in graph.nodes))  # fewer compile sooner
-    program = compose_cuda(graph.ops, "bf16", "bf16", tiny.SHAPE.rows)
+    program = compose_cuda(graph.ops, "bf16", "bf16", tiny.SHAPE.rows, fixed=fixed_arguments(graph))
     if fault is None:
         return graph, program
     planted = FAULTS[fault]

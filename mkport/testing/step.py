@@ -12,6 +12,7 @@ import numpy as np
 
 from mkport.compose import Program
 from mkport.compose.cuda import CudaProgram, compose_cuda
+from mkport.compose.fixed import fixed_arguments
 from mkport.declare import Op
 from mkport.declare.case import Case
 from mkport.errors import UserError
@@ -40,8 +41,11 @@ def check_step(
         given = tiny.fill(graph, shape, np.random.default_rng(seed))
         for place in last_places(graph, op.name):
             started = time.perf_counter()
+            fixed = fixed_arguments(graph) if machine == "cuda" else None  # as models run there
             program = (
-                tiny.program(dtype) if machine == "cpu" else compose_cuda(graph.ops, dtype, dtype)
+                tiny.program(dtype)
+                if machine == "cpu"
+                else compose_cuda(graph.ops, dtype, dtype, fixed=fixed)
             )
             before, after = (
                 run_step(graph.first(place + n), program, machine, given, workers, seed)

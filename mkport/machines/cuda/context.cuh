@@ -44,7 +44,7 @@ struct MkInput {
   const float* x;
   int n, rows;
   int pitch;              // staged elements from one row to the next
-  int32_t source;         // where in shared memory each one's place in x is, or -1: in their order
+  int32_t source;         // place in shared memory of each one's place in x; -1: in their order
 };
 
 // A record as all roles read it: its words, and the addresses of its tensor arguments.
@@ -214,6 +214,14 @@ MK_DEVICE inline void mk_put(mk_bf16* to, const mk_float4& x) {
   const mk_word2 pairs = {{mk_narrow2(x.v[0], x.v[1]), mk_narrow2(x.v[2], x.v[3])}};
   *reinterpret_cast<mk_word2*>(to) = pairs;
 }
+// Where a word lies in shared memory, in bytes; and the word of a place.
+MK_DEVICE inline int32_t mk_shared_place(const int32_t* p) {
+  return static_cast<int32_t>(reinterpret_cast<const char*>(p) - mk_shared());
+}
+MK_DEVICE inline int32_t mk_shared_word(int32_t place) {
+  return *reinterpret_cast<const int32_t*>(mk_shared() + place);
+}
+
 // Brings rows to a stage buffer that other workers wrote earlier in this step; WARPS take part, a
 // vector a thread. FLIGHT loads are under way before the first is used: each takes most of 1 us. So
 // that nothing branches between them, in place of a vector behind the last one the thread's first is

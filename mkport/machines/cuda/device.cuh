@@ -47,12 +47,6 @@ MK_INLINE char* mk_shared() {
 MK_INLINE uint32_t mk_shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
-MK_INLINE int32_t mk_shared_place(const int32_t* p) {  // of a word, in bytes
-  return static_cast<int32_t>(reinterpret_cast<const char*>(p) - mk_shared());
-}
-MK_INLINE int32_t mk_shared_word(int32_t place) {
-  return *reinterpret_cast<const int32_t*>(mk_shared() + place);
-}
 MK_INLINE int64_t mk_now_ns() {
   int64_t ns;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));

@@ -20,6 +20,7 @@ from mkport.compose.cuda_constants import (
     WAIT_KINDS,
     constants,
 )
+from mkport.compose.fixed import check_fixed
 from mkport.declare import DTYPE_BYTES, RECORD, TensorSpec
 from mkport.errors import UserError
 from mkport.plan import Schedule, signal_of
@@ -308,10 +309,12 @@ def _place(staged: _Staged, needs: list[int], same: set[tuple[int, int]], stage:
 
 
 def check_ops(program: CudaProgram, schedule: Schedule) -> None:
-    """Raises ValueError when the schedule was not dealt for this program's ops, in their order."""
+    """Raises ValueError when the schedule was not dealt for this program's ops, in their order, or
+    a node has other arguments than those that are the program's constants."""
     opcodes = [op.name for op in schedule.graph.ops]
     if opcodes != [op.name for op in program.ops]:
         raise ValueError(f"the schedule's ops {opcodes} are not the program's")
+    check_fixed(program.fixed, schedule.graph.nodes)
 
 
 def error_block(schedule: Schedule) -> tuple[int, int]:
