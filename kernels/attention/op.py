@@ -10,7 +10,7 @@ splits of the context have one of their own or, with a window, as many as it can
 from math import gcd
 from pathlib import Path
 
-from mkport.declare import Op, immutable, integer, read, real, tensor, write
+from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, real, tensor, write
 from mkport.declare.valid import (
     Shared,
     cache_is,
@@ -105,6 +105,11 @@ def valid(a):
     yield sets(a.partial, "window", a.window)
 
 
+def streams(a):
+    """With a window most splits that are kept are seen; without one that depends on the step."""
+    return 2 * SPLIT * a.head_dim * DTYPE_BYTES[a.k_pages.dtype] if a.window else 0
+
+
 OP = Op(
     name="attention",
     doc="partial[t, s, h] = (sum_j e^(s_j - m) v_j, m, sum_j e^(s_j - m)) over split s's keys",
@@ -135,6 +140,7 @@ OP = Op(
     ),
     shared=shared,
     rows=lambda a: a.q.shape[0],  # a GPU's worker notes where each token is
+    streams=streams,
     order=(
         "CPU: score = scale * (q . k as in gemm); blocks of 16 keys at absolute positions, "
         "ascending: m' = max(m, block), l' = fma(l, e^(m - m'), sum of the block's lanes joined "

@@ -112,6 +112,7 @@ OP = Op(
     rows=lambda a: min(a.most or a.x.shape[0], a.x.shape[0]),
     lots=slot_lots(columns, together),
     addresses="slots",
+    streams=lambda a: 2 * TILE_ROWS * a.k * DTYPE_BYTES[a.w_gate.dtype],
     order=(
         "both products as in gemm; act = (gate / (1 + exp(-gate))) * up. "
         "GPU: exp(x) = exp2(x * log2 e), approximate"

@@ -75,7 +75,9 @@ class Op:
     of one argument, as they are, is declared by its name, `stages`, so that neighbours with the
     same rows share it. `addresses` names the argument that says where a
     record's immutable bytes are, if they lie where this step's data says. `block_shared(a)` is the
-    shared memory, in bytes, that a ported kernel's block had.
+    shared memory, in bytes, that a ported kernel's block had. `streams(a)` is the bytes of weights
+    and cache that a tile reads in nearly every step, 0 where that depends on the step: what workers
+    are kept even by.
     `valid(a)` yields a sentence for each condition that the arguments violate ("k is 24, not a
     multiple of 16"), and quantities that nodes with a tensor in common must agree on; see
     `valid.py`. The accesses of a node that violates any mean nothing. Raises ValueError for more
@@ -97,6 +99,7 @@ class Op:
     stages: str = ""
     addresses: str = ""
     block_shared: Callable[[Any], int] = field(default=lambda a: 0)
+    streams: Callable[[Any], int] = field(default=lambda a: 0)
     valid: Callable[[Any], Iterable[Said]] = field(default=lambda a: ())
 
     def __post_init__(self) -> None:

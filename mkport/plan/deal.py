@@ -4,7 +4,7 @@ Because every list follows one global order and all workers are resident, the ea
 task can always run: no deal can deadlock. The verifier checks that premise on the result.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -37,7 +37,8 @@ def deal(graph: Graph, workers: int, share: Share = "blocks") -> Schedule:
     `share` "blocks" gives each worker neighbouring tiles (a CPU's prefetcher follows them),
     "strided" every n-th tile (a GPU's workers stream neighbouring rows at the same time).
     A node's lots (see `Op.lots`) that are fewer than the workers have workers of their own, else
-    whole lots are dealt in turn.
+    whole lots are dealt in turn. Of "strided" tiles that may run beside those of the node before
+    them, workers that had more bytes there (see `Op.streams`) get fewer.
     Each node has one counter; a record adds its number of tiles, and a wait's target is the
     node's number of tiles. Raises UserError for a worker count outside 1 to MAX_WORKERS.
     """
@@ -48,13 +49,20 @@ def deal(graph: Graph, workers: int, share: Share = "blocks") -> Schedule:
     counter = _counters(planned)
     lists: list[list[np.ndarray]] = [[] for _ in range(workers)]
     cursor = 0
+    uneven: tuple[int, np.ndarray] | None = None  # a node, and the bytes that each worker has of it
     for number, node in enumerate(planned.graph.nodes):
         template = np.zeros(RECORD_WORDS, np.int32)
         template[RECORD["op"].first] = opcodes[node.op]
         template[RECORD["node"].first] = number
         _set(template, "waits", _waits(planned, number, counter))
         _set(template, "args", node.op.encode(node.args, ids))
-        for worker, runs in _runs(node, workers, share, cursor):
+        shares = list(_runs(node, workers, share, cursor))
+        streamed = node.op.streams(node.bound) if share == "strided" else 0
+        if streamed and node.tiles:
+            if uneven and not _lots(node)[1:] and not _waits_for(planned, number, uneven[0]):
+                shares = list(_evened(node, streamed, uneven[1], cursor))
+            uneven = number, _dealt(shares, streamed, workers)
+        for worker, runs in shares:
             records = np.repeat(template[None], len(runs), axis=0)
             _set(records, "run", runs)
             records[:, RECORD["signal"].first] = counter.get(number, NO_COUNTER)
@@ -83,10 +91,50 @@ def _waits(planned: Planned, number: int, counter: dict[int, int]) -> list[int]:
     return words
 
 
+def _lots(node: Node) -> list[Run]:
+    return [(0, 1, node.tiles)] if node.op.lots is None else list(node.op.lots(node.bound))
+
+
+def _waits_for(planned: Planned, number: int, other: int) -> bool:
+    """Whether a node waits for an earlier one, itself or through those that it waits for."""
+    todo, seen = [number], set[int]()
+    while todo:
+        for need in planned.waits[todo.pop()]:
+            if need == other:
+                return True
+            if need > other and need not in seen:
+                seen.add(need)
+                todo.append(need)
+    return False
+
+
+def _dealt(shares: Iterable[tuple[int, np.ndarray]], streamed: int, workers: int) -> np.ndarray:
+    """The bytes that each worker has of a node, int64 [workers]."""
+    dealt = np.zeros(workers, np.int64)
+    for worker, runs in shares:
+        dealt[worker] += runs[:, 2].sum() * streamed
+    return dealt
+
+
+def _evened(
+    node: Node, streamed: int, before: np.ndarray, cursor: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """As `_runs`, strided: workers that had as many bytes `before` [workers] share alike, and all
+    are to end with as many."""
+    goal = (before.sum() + node.tiles * streamed) / len(before)
+    levels, members = np.unique(before, return_counts=True)
+    wanted = np.maximum(goal - levels, 0) * members
+    ends = np.rint(np.cumsum(wanted) / wanted.sum() * node.tiles).astype(int)
+    for level, begin, end in zip(levels, [0, *ends[:-1]], ends, strict=True):
+        workers = np.flatnonzero(before == level)
+        for place, run in enumerate(_split((begin, 1, end - begin), len(workers), "strided")):
+            if run[2]:
+                yield int(workers[(cursor + place) % len(workers)]), np.array([run])
+
+
 def _runs(node: Node, workers: int, share: Share, cursor: int) -> Iterator[tuple[int, np.ndarray]]:
     """Workers that get a share and their runs, int64 [runs, 3]; one empty run for no tiles."""
-    whole = (0, 1, node.tiles)
-    lots = [whole] if node.op.lots is None else list(node.op.lots(node.bound))
+    lots = _lots(node)
     if len(lots) < workers:
         edges = [workers * p // len(lots) for p in range(len(lots) + 1)]
         for lot, begin, end in zip(lots, edges, edges[1:], strict=False):

@@ -1,0 +1,56 @@
+"""Workers that had more of one node get fewer tiles of the next, where the two run side by side."""
+
+import numpy as np
+import pytest
+
+from mkport.declare import RECORD
+from mkport.models import family_of, parse_config
+from mkport.models.sizes import config_of
+from mkport.models.step import StepShape
+from mkport.plan import Graph, Schedule, deal
+from mkport.verify import verify
+
+NODE, COUNT = RECORD["node"].first, RECORD["run"].first + 2
+
+
+def full(family: str, rows: int, layers: int) -> Graph:
+    """A step of the first layers of a model of full size, 8192 positions."""
+    config = config_of(family, "full") | {"num_hidden_layers": layers}
+    if "layer_types" in config:
+        config["layer_types"] = config["layer_types"][:layers]
+    shape = StepShape(rows=rows, context=8192, sequences=rows, logits=rows)
+    return family_of(config).build(parse_config(config), shape)
+
+
+def dealt(schedule: Schedule, label: str) -> np.ndarray:
+    """Tiles of the node that each worker has, int64 [workers]."""
+    number = next(n for n, node in enumerate(schedule.graph.nodes) if node.label == label)
+    return np.array(
+        [sum(r[COUNT] for r in records if r[NODE] == number) for records in schedule.lists]
+    )
+
+
+@pytest.mark.parametrize("rows", [1, 2, 8])
+def test_attention_and_experts_end_with_as_many_bytes_on_all_workers(rows: int) -> None:
+    schedule = deal(full("cohere2_moe", rows, 3), 132, "strided")
+    verify(schedule)
+    attention = dealt(schedule, "layer 2 / attention")
+    experts = dealt(schedule, "layer 2 / experts_up")
+    up = next(n for n in schedule.graph.nodes if n.label == "layer 2 / experts_up")
+    assert experts.sum() == up.tiles
+    assert np.ptp(attention) > 0
+    keys = 2 * 512 * 128 * 2  # bytes of a tile of attention
+    weights = 2 * 16 * 2048 * 2  # and of the experts
+    spread = np.ptp(attention * keys + experts * weights)
+    assert spread <= 2 * weights
+    assert spread < np.ptp(attention * keys)
+
+
+def test_what_waits_for_attention_is_dealt_evenly() -> None:
+    schedule = deal(full("qwen3_moe", 1, 2), 132, "strided")
+    assert np.ptp(dealt(schedule, "layer 1 / experts_up")) <= 1
+
+
+def test_a_cpus_neighbouring_tiles_stay_together() -> None:
+    graph = full("cohere2_moe", 1, 3)
+    assert np.ptp(dealt(deal(graph, 7, "blocks"), "layer 2 / experts_up")) <= 1
