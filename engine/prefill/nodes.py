@@ -100,7 +100,8 @@ def _moe_down(c: Chunk, a: SimpleNamespace) -> None:
 
 def _moe_combine(c: Chunk, a: SimpleNamespace) -> None:
     out, place = c.scratch[a.y]
-    x = c.fused["mixed"](c.scratch[a.x], out, place, c.scratch[a.weights])
+    x = c.scratch[a.x] if a.more is None else c.scratch[a.x].add_(c.scratch[a.more])
+    x = c.fused["mixed"](x, out, place, c.scratch[a.weights])
     c.scratch[a.x] = x
     if a.w is not None:
         norm = c.fused["layer_norm" if a.mean else "rms_norm"]

@@ -1,5 +1,5 @@
-"""The weighted sum of a token's experts, added to its residual row in order of choice; and that
-row's norm, where one is asked for."""
+"""The weighted sum of a token's experts, added to its residual row in order of choice, as may be
+what else belongs there; and that row's norm, where one is asked for."""
 
 from pathlib import Path
 
@@ -26,6 +26,8 @@ def access(a, tile):
     yield immutable("count", (0, 1))
     yield read("weights", (token, token + 1), (0, a.top))
     yield read("y", (0, a.y.logical[0]), columns)
+    if a.more is not None:
+        yield read("more", (token, token + 1), columns)
     yield update("x", (token, token + 1), columns)
     if a.w is not None:
         yield immutable("w", (0, a.n))
@@ -42,22 +44,26 @@ def valid(a):
     yield from shape_is(a, "weights", tokens, "top")
     yield from shape_is(a, "y", tokens * a.top, "n", logical=(None, "n"))  # slots, if by slot
     yield from shape_is(a, "x", tokens, "n")
+    yield from shape_is(a, "more", tokens, "n")
     yield from shape_is(a, "w", "n")
     yield from shape_is(a, "h", tokens, "n")
     if (a.w is None) != (a.h is None):
         yield f"w is {'absent' if a.w is None else 'given'} and h is not: a norm needs both"
     elif a.h is not None and a.h.name == a.x.name:
         yield "h is x, which must stay as it is before the norm"
+    if a.more is not None and a.more.name == a.x.name:
+        yield "more is x, which is added to itself"
 
 
 OP = Op(
     name="moe_combine",
-    doc="x[t] += sum over choices c of weights[t, c] y[t * top + c] (; h[t] = norm(x[t]))",
+    doc="x[t] += (more[t] +) sum over c of weights[t, c] y[t * top + c] (; h[t] = norm(x[t]))",
     args=(
         tensor("count", "i32", "[1] tokens of this step; later rows are left alone"),
         tensor("weights", "f32", "[tokens, top] weights of the choices; NaN in a row without any"),
         tensor("y", "f32", "[tokens * top, n] the experts' outputs, by token and choice"),
         tensor("x", "f32", "[tokens, n] residual stream"),
+        tensor("more", "f32", "[tokens, n] what is added to x before that", optional=True),
         tensor("w", "f32", "[n] weight of the norm, if there is one", optional=True),
         tensor("h", "f32", "[tokens, n] the normed rows, if there is a norm", optional=True),
         integer("n", "columns, a multiple of 16"),
@@ -69,6 +75,6 @@ OP = Op(
     access=access,
     valid=valid,
     shared=lambda a, rows: 0 if a.w is None else 8 * a.n,  # the norm's weights, and a row
-    order="m = 0; best choice first, m = fma(weight, y, m); x + m; the norm as in its own op",
+    order="m = 0; best choice first, m = fma(weight, y, m); (x + more) + m; the norm as in its op",
     folder=Path(__file__).parent,
 )

@@ -10,15 +10,25 @@ SHAPES = {
     "one expert a token": {"tokens": 3, "rows": 3, "n": 16, "top": 1},
     "then rmsnorm": {"tokens": 4, "rows": 3, "n": 112, "top": 3, "norm": "root"},
     "then layernorm": {"tokens": 2, "rows": 2, "n": 80, "top": 9, "norm": "mean"},
+    "with attention's output": {"tokens": 3, "rows": 2, "n": 1104, "top": 8, "more": True},
+    "then the norm of both": {
+        "tokens": 2,
+        "rows": 2,
+        "n": 48,
+        "top": 2,
+        "norm": "root",
+        "more": True,
+    },
     "then the norm of a long row": {"tokens": 1, "rows": 1, "n": 2064, "top": 8, "norm": "root"},
 }
 
 
 def oracle(t):
-    """x [live, n]: x + the sum over choices of weights * y; h [live, n]: its norm, if asked for."""
+    """x [live, n]: x (+ more) + the sum over choices of weights * y; h [live, n]: its norm."""
     rows = int(t.count[0])
     y = t.y.reshape(-1, t.top, t.n)[:rows]  # [tokens, top, n]
-    x = t.x[:rows] + (t.weights[:rows, :, None] * y).sum(1)
+    before = t.x[:rows] + t.more[:rows] if hasattr(t, "more") else t.x[:rows]
+    x = before + (t.weights[:rows, :, None] * y).sum(1)
     if not hasattr(t, "w"):
         return {"x": x}
     centred = x - x.mean(dim=-1, keepdim=True) if t.mean else x
@@ -28,7 +38,7 @@ def oracle(t):
     }
 
 
-def make(rng, weights, cache, tokens, rows, n, top, norm=None):
+def make(rng, weights, cache, tokens, rows, n, top, norm=None, more=False):
     """Random outputs of experts, weights that add up to one; `norm` may be "root" or "mean"."""
     chosen = np.sort(rng.random((tokens, top), np.float32))[:, ::-1]
     y = rng.standard_normal((tokens * top, n), np.float32)
@@ -39,6 +49,8 @@ def make(rng, weights, cache, tokens, rows, n, top, norm=None):
         "y": y,
         "x": rng.standard_normal((tokens, n), np.float32),
     }
+    if more:
+        arrays["more"] = rng.standard_normal((tokens, n), np.float32)
     if norm is not None:
         arrays["w"] = rng.standard_normal(n, np.float32)
         arrays["h"] = np.full((tokens, n), np.nan, np.float32)
@@ -50,15 +62,16 @@ def call_standalone(kernel, a):
     """Runs the standalone kernel on a case's arrays."""
     rows = int(a.count[0])
     live = a.weights[:rows], a.y.reshape(-1, a.top, a.n)[:rows], a.x[:rows]
+    more = a.more[:rows] if hasattr(a, "more") else None
     if hasattr(a, "w"):
-        kernel(*live, a.w, a.h[:rows], a.eps, a.mean)
+        kernel(*live, more, a.w, a.h[:rows], a.eps, a.mean)
     else:
-        kernel(*live)
+        kernel(*live, more)
 
 
 def call_standalone_cuda(launch, a):
     """Launches the standalone CUDA kernel on a case's arrays."""
-    rows, sums = int(a.count[0]), (a.weights, a.y, a.x)
+    rows, sums = int(a.count[0]), (a.weights, a.y, a.x, getattr(a, "more", None))
     if hasattr(a, "w"):
         launch("moe_combine_norm", rows, 256, 32, *sums, a.w, a.h, a.n, a.top, a.mean, a.eps)
     else:

@@ -46,8 +46,9 @@ def mean_of(row, square):
 
 
 @njit(nogil=True, cache=True)
-def moe_combine(weights, y, x, w=None, h=None, eps=1e-5, centre=False):
-    """x += sum over c of weights[:, c] y[:, c]; weights [tokens, top], y [tokens, top, n].
+def moe_combine(weights, y, x, more=None, w=None, h=None, eps=1e-5, centre=False):
+    """x += sum over c of weights[:, c] y[:, c]; weights [tokens, top], y [tokens, top, n]; before
+    that x += more [tokens, n], if it is given.
 
     With w [n] and h [tokens, n], h = x / sqrt(mean x^2 + eps) * w; `centre`: x less its mean.
     """
@@ -57,6 +58,9 @@ def moe_combine(weights, y, x, w=None, h=None, eps=1e-5, centre=False):
         for c in range(weights.shape[1]):  # best first
             for i in range(len(total)):
                 total[i] = fma(weights[t, c], y[t, c, i], total[i])
+        if more is not None:
+            for i in range(len(total)):
+                x[t, i] += more[t, i]
         for i in range(len(total)):
             x[t, i] += total[i]
         if w is not None:

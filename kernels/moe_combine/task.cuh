@@ -24,11 +24,12 @@ struct moe_combine : MkBody {
 #pragma unroll 1
     for (int first = begin + mk_thread() * 4; first < end; first += ACROSS * NEXT) {
       int n[ACROSS];  // in place of a vector that is not there, the first one is loaded again
-      mk_float4 old[ACROSS], sum[ACROSS] = {};
+      mk_float4 old[ACROSS], more[ACROSS] = {}, sum[ACROSS] = {};
 #pragma unroll
       for (int k = 0; k < ACROSS; k++) {
         n[k] = first + k * NEXT < end ? first + k * NEXT : first;
         old[k] = mk_load_coherent4(x + n[k]);
+        if (a.more) more[k] = mk_load_coherent4(a.more + int64_t(token) * a.n + n[k]);
       }
 #pragma unroll 1
       for (int c0 = 0; c0 < a.top; c0 += CHOICES) {
@@ -53,7 +54,10 @@ struct moe_combine : MkBody {
       }
 #pragma unroll
       for (int k = 0; k < ACROSS; k++) {
-        for (int j = 0; j < 4; j++) old[k].v[j] = mk_add(old[k].v[j], sum[k].v[j]);
+        for (int j = 0; j < 4; j++) {
+          if (a.more) old[k].v[j] = mk_add(old[k].v[j], more[k].v[j]);
+          old[k].v[j] = mk_add(old[k].v[j], sum[k].v[j]);
+        }
         if (k && n[k] == first) continue;
         mk_store(reinterpret_cast<mk_float4*>(x + n[k]), old[k]);
         if (a.w) *norm.at(n[k]) = old[k];

@@ -16,7 +16,7 @@ from mkport.machines.cpu.vector import (
 
 @body
 def moe_combine(a, tile, arena):
-    """x[token, columns] += sum over choices of weights[token, c] y[token, c]; h = norm(x)."""
+    """x[token, columns] += (more +) sum over c of weights[token, c] y[token, c]; h = norm(x)."""
     columns = 1024 if a.w == 0 else a.n  # a norm needs the whole row
     parts = (a.n + columns - 1) // columns
     token, begin = tile // parts, tile % parts * columns
@@ -27,6 +27,9 @@ def moe_combine(a, tile, arena):
         total = zeros()
         for p in range(first, first + a.top):
             total = fma(splat(get_f32(a.weights, p)), load_f32(a.y, p * a.n + i), total)
-        store_f32(a.x, x + i, add(load_f32(a.x, x + i), total))
+        before = load_f32(a.x, x + i)
+        if a.more != 0:
+            before = add(before, load_f32(a.more, x + i))
+        store_f32(a.x, x + i, add(before, total))
     if a.w != 0:
         norm_row(a.x, a.w, a.h, x, a.n, a.eps, a.mean)

@@ -258,13 +258,15 @@ def build(config: CohereConfig, shape: StepShape) -> Graph:
         a = step.join_splits(layer, heads)
         if mixture is not None:
             experts.down(step, layer, f"{block}.mlp", mixture)
-        step.add_product(f"{label} / o_proj", a, f"{block}.self_attn.o_proj.weight", config.q_width)
+        o_proj = (f"{label} / o_proj", a, f"{block}.self_attn.o_proj.weight", config.q_width)
         if mixture is not None:
+            more = step.hidden_product(*o_proj)
             last = bool(config.shared) or layer + 1 == config.layers
-            left = experts.combine(step, layer, mixture, None if last else norm)
+            left = experts.combine(step, layer, mixture, None if last else norm, more)
             if config.shared:
                 step.gated(layer, h, f"{block}.mlp.shared_experts", config.shared)
         else:
+            step.add_product(*o_proj)
             step.gated(layer, h, f"{block}.mlp", dense)
     return step.head("model.norm.weight", norm, config.table, config.vocab)
 

@@ -160,8 +160,11 @@ def down(step: Step, layer: int, prefix: str, e: Experts) -> None:
     )
 
 
-def combine(step: Step, layer: int, e: Experts, norm: Norm | None = None) -> str | None:
-    """x [rows, hidden] += the weighted sum of each token's experts' outputs [rows * top, hidden].
+def combine(
+    step: Step, layer: int, e: Experts, norm: Norm | None = None, more: str | None = None
+) -> str | None:
+    """x [rows, hidden] += the weighted sum of each token's experts' outputs [rows * top, hidden]; and
+    `more` [rows, hidden] before that, if it is given.
 
     With a `norm`, the one that the next layer begins with, a token's sum is normed at once: that is
     one step less for the others to wait for. Returns the next layer's input, [rows, hidden], or
@@ -177,6 +180,7 @@ def combine(step: Step, layer: int, e: Experts, norm: Norm | None = None) -> str
         weights="chosen_weights",
         y="expert_out",
         x="x",
+        more=more,
         n=step.hidden,
         top=e.top,
         **carried,

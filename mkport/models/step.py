@@ -332,6 +332,13 @@ class Step:
         self.weight(weight, self.hidden, k)
         self.product(label, "count", x, weight, "x", self.hidden, k, residual="x")
 
+    def hidden_product(self, label: str, x: str, weight: str, k: int) -> str:
+        """The same product by itself, for a later node to add to x; returns its name."""
+        self.weight(weight, self.hidden, k)
+        y = self.scratch("attention_out", self.shape.rows, self.hidden)
+        self.product(label, "count", x, weight, y, self.hidden, k)
+        return y
+
     def product(
         self,
         label: str,
