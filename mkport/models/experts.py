@@ -48,8 +48,8 @@ class Experts:
 def add_experts(
     step: Step, layer: int, h: str, prefix: str, e: Experts, norm: Norm | None = None
 ) -> str | None:
-    """x [rows, hidden] += the weighted sum of each token's chosen experts of h [rows, hidden].
-    Returns as `combine`.
+    """x [rows, hidden] += the weighted sum of each token's experts' outputs [rows * top, hidden];
+    before that += `more` [rows, hidden], if it is given.
 
     Source: Shazeer et al., "Outrageously Large Neural Networks", 2017; gated experts as in Mixtral,
     Jiang et al. 2024.
@@ -163,7 +163,7 @@ def down(step: Step, layer: int, prefix: str, e: Experts) -> None:
 def combine(
     step: Step, layer: int, e: Experts, norm: Norm | None = None, more: str | None = None
 ) -> str | None:
-    """x [rows, hidden] += the weighted sum of each token's experts' outputs [rows * top, hidden]; and
+    """x [rows, hidden] += the weighted sum of each token's experts' outputs [rows * top, hidden]; with
     `more` [rows, hidden] before that, if it is given.
 
     With a `norm`, the one that the next layer begins with, a token's sum is normed at once: that is
