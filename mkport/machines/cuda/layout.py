@@ -29,7 +29,7 @@ NODE = RECORD["node"].first
 BOXES = CONSTANTS["BOXES"]
 STAGE_ALIGN = CONSTANTS["STAGE_ALIGN"]
 STAGE_BYTES = 16 * (2048 * 2 + 16)  # 16 rows of 2048 bfloat16: four chunks lie beside them
-PAIRED = 95  # per cent of neighbouring stage buffers that must fit together
+PAIRED = 85  # per cent of neighbouring stage buffers that must fit together
 
 
 @dataclass(frozen=True)
