@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mkport.declare import Op, integer, read, tensor, write
+from mkport.declare import Op, immutable, integer, read, tensor, write
 from mkport.declare.valid import counted, multiple_of, same, shape_is, within
 
 HEADS = 8  # of a tile: a GPU worker has a warp for each
@@ -19,8 +19,8 @@ def access(a, tile):
     """A tile is up to 8 heads of one token, over all its splits."""
     token, first = tile // parts(a), tile % parts(a) * HEADS
     end = np.minimum(first + HEADS, a.heads)
-    yield read("count", (0, 1))
-    yield read("rows", (token, token + 1), (0, 2))
+    yield immutable("count", (0, 1))
+    yield immutable("rows", (0, a.rows.shape[0]), (0, 2))
     yield read("partial", (token, token + 1), (0, a.splits), (first, end))
     yield write("y", (token, token + 1), (first * a.head_dim, end * a.head_dim))
 
