@@ -163,8 +163,8 @@ def down(step: Step, layer: int, prefix: str, e: Experts) -> None:
 def combine(
     step: Step, layer: int, e: Experts, norm: Norm | None = None, more: str | None = None
 ) -> str | None:
-    """x [rows, hidden] += the weighted sum of each token's experts' outputs [rows * top, hidden]; with
-    `more` [rows, hidden] before that, if it is given.
+    """x [rows, hidden] += the weighted sum of each token's experts' outputs [rows * top, hidden];
+    before that += `more` [rows, hidden], if it is given.
 
     With a `norm`, the one that the next layer begins with, a token's sum is normed at once: that is
     one step less for the others to wait for. Returns the next layer's input, [rows, hidden], or
