@@ -10,6 +10,7 @@ import numpy as np
 from mkport.bandwidth import usable_cores
 from mkport.compose import Program, compose_cpu
 from mkport.compose.cuda import MAX_ROWS, USUAL_ROWS, CudaProgram, compose_cuda
+from mkport.compose.fixed import fixed_arguments
 from mkport.declare import TensorSpec
 from mkport.declare.case import from_bf16
 from mkport.engine.load import LoadedModel
@@ -257,7 +258,8 @@ class CpuTarget:
 
 
 class HostTarget:
-    """The CUDA source on the host's processor: slow, for tests and for looking closely."""
+    """The CUDA source on the host's processor: slow, for tests and for looking closely. `fixed`:
+    files for one graph alone, as a GPU runs them, each of which is built by itself."""
 
     name, chunk, stage = "host", USUAL_ROWS, stage_bytes(SHARED_BYTES)
     most_rows: int | None = MAX_ROWS
@@ -265,6 +267,9 @@ class HostTarget:
     prompt_chunk, mixed_chunk = 64, 8  # as far as a step has room
     ahead = 0
     share: Share = "strided"
+
+    def __init__(self, fixed: bool = False) -> None:
+        self.fixed = fixed
 
     def workers(self) -> int:
         """A few: they run in turns."""
@@ -275,8 +280,9 @@ class HostTarget:
         return CPU.free_memory(model)
 
     def compose(self, graph: Graph, shape: StepShape, title: str) -> CudaProgram:
-        """One CUDA file for steps of so many rows, whatever the sizes: building takes long."""
-        return compose_cuda(graph.ops, shape.weights, shape.cache, shape.rows, title)
+        """One CUDA file for steps of so many rows."""
+        fixed = fixed_arguments(graph) if self.fixed else None
+        return compose_cuda(graph.ops, shape.weights, shape.cache, shape.rows, title, fixed)
 
     def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
         """In the host's memory; `context` in positions."""

@@ -17,7 +17,7 @@ from mkport.cli.options import (
 from mkport.cli.output import JsonFlag, emit
 from mkport.engine.decoder import decode_shape
 from mkport.engine.steps import plan_step
-from mkport.engine.target import CPU, HOST
+from mkport.engine.target import CPU, HostTarget
 from mkport.errors import UserError
 from mkport.files import write_text
 from mkport.plan.file import save_schedule
@@ -108,7 +108,8 @@ def command(
     shape = decode_shape(loaded, batch, context)
     if workers is None:
         workers = GPU_WORKERS if target == "cuda" else usable_cores()
-    planned = plan_step(loaded, shape, workers, HOST if target == "cuda" else CPU)
+    on = HostTarget(fixed=True) if target == "cuda" else CPU
+    planned = plan_step(loaded, shape, workers, on)
     schedule, program = planned.schedule, planned.program
     write_text(out, program.source)
     if schedule_file is not None:
