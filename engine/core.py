@@ -92,7 +92,7 @@ class Core:
     def _launch(self) -> bool:
         """Plans a step and has it run; False when there is none to run behind another."""
         plan = self.scheduler.plan(behind=bool(self._flights))
-        if self._flights and not (plan.parts or plan.moves):
+        if self._flights and not (plan.parts or plan.moves or plan.entries):
             return False
         draws, failed = self._draws(plan.parts)
         traced, self.wants_trace = self.wants_trace, False
@@ -176,7 +176,9 @@ class Core:
                     continue
                 try:
                     mask = choice.matcher.mask() if choice.matcher else None
-                    draws.append(choice.sampler.draw(known - len(job.prompt), mask))
+                    draw = choice.sampler.draw(known - len(job.prompt), mask)
+                    assert draw.words  # what the machine cannot be told is found out here
+                    draws.append(draw)
                 except Exception as error:  # it ends this choice alone, when its row is looked at
                     failed[part.sequence] = error
                     draws.append(GREEDY)

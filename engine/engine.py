@@ -4,11 +4,13 @@ It checks requests and makes jobs of them; the thread in which these run is `loo
 server's.
 """
 
+import asyncio
 import itertools
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal, cast, overload
 
 from mkport.engine.apart import ApartLoop, Build
@@ -186,8 +188,8 @@ class Engine:
         a list: for each prompt its choices.
         Raises UserError for a request that can never run.
         """
-        many = isinstance(prompts, list) and bool(prompts) and not isinstance(prompts[0], int)
-        sampling = Sampling(max_tokens, **fields)
+        many = isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], str | list)
+        sampling = Sampling.of(max_tokens, fields)
         streams: list[EventStream] = []
         try:
             for prompt in cast(list[Prompt], prompts if many else [prompts]):
@@ -207,12 +209,14 @@ class Engine:
     ) -> Output:
         """The model's next turn of a conversation, as its chat template writes it; tool calls stay
         text. Raises UserError as `generate`, and for messages that the template refuses."""
+        if not all(isinstance(message, Mapping) for message in messages):
+            raise UserError('messages must be a list such as [{"role": "user", "content": "Hi"}].')
         text = self.tokenizer.render_chat(messages, tools)
         return self.generate(self.tokenizer.encode(text, add_special=False), max_tokens, **fields)
 
     def stream(self, prompt: Prompt, max_tokens: int = MAX_TOKENS, **fields: Any) -> Iterator[str]:
         """The text of one output, piece by piece. Raises as `generate` does."""
-        stream = self.submit(self._ids(prompt), Sampling(max_tokens, **fields))
+        stream = self._submit_waiting(self._ids(prompt), Sampling.of(max_tokens, fields))
         try:
             for event in stream:
                 if event.text:
@@ -224,7 +228,9 @@ class Engine:
         self, prompt: Prompt, max_tokens: int = MAX_TOKENS, **fields: Any
     ) -> AsyncIterator[str]:
         """`stream` for an event loop."""
-        stream = self.submit(self._ids(prompt), Sampling(max_tokens, **fields))
+        ids, sampling = self._ids(prompt), Sampling.of(max_tokens, fields)
+        while (stream := self._submitted(ids, sampling)) is None:
+            await asyncio.sleep(RETRY_S)
         try:
             async for event in stream:
                 if event.text:
@@ -261,12 +267,13 @@ class Engine:
 
     def _check(self, ids: list[int], sampling: Sampling, n: int) -> None:
         """Raises UserError for what can never run."""
+        sampling.check()
         if not ids:
             raise UserError("The prompt is empty. Give at least one token.")
-        if n < 1 or sampling.max_tokens < 0:
+        if n < 1:
             raise UserError(
                 f"{n} choices of {sampling.max_tokens} tokens are nothing to run: ask for at least "
-                "one choice, and no fewer than 0 tokens."
+                "one choice."
             )
         for asked in (sampling.logprobs, sampling.prompt_logprobs):
             if asked is not None and not 0 <= asked <= RIVALS:
@@ -289,17 +296,30 @@ class Engine:
                 )
 
     def _ids(self, prompt: Prompt) -> list[int]:
-        return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        if isinstance(prompt, bytes) or not isinstance(prompt, Iterable):
+            raise UserError(f"The prompt {prompt!r} is neither text nor token ids.")
+        ids = list(prompt)
+        for token in ids:
+            if not isinstance(token, Integral) or isinstance(token, bool):
+                raise UserError(f"The prompt's {token!r} is no token id, a whole number.")
+        return [int(token) for token in ids]
 
-    def _submit_waiting(self, ids: list[int], sampling: Sampling, n: int) -> EventStream:
-        """Submits, after a wait for room in the queue."""
-        while True:
-            try:
-                return self.submit(ids, sampling, n)
-            except QueueFull:
-                if self._loop.state != "open":
-                    raise UserError("The engine is closed. Make a new one.") from None
-                time.sleep(RETRY_S)
+    def _submit_waiting(self, ids: list[int], sampling: Sampling, n: int = 1) -> EventStream:
+        """Submits, after a wait for room in the queue. Raises UserError when it is closed."""
+        while (stream := self._submitted(ids, sampling, n)) is None:
+            time.sleep(RETRY_S)
+        return stream
+
+    def _submitted(self, ids: list[int], sampling: Sampling, n: int = 1) -> EventStream | None:
+        """None when the queue is full. Raises UserError when it is closed."""
+        try:
+            return self.submit(ids, sampling, n)
+        except QueueFull:
+            if self._loop.state != "open":
+                raise UserError("The engine is closed. Make a new one.") from None
+            return None
 
 
 def collect(stream: EventStream, n: int = 1) -> list[Output]:

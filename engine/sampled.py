@@ -56,7 +56,8 @@ class Draw:
 
     @cached_property
     def words(self) -> tuple[int, ...]:
-        """A row's words for the op `sample` [16], as numbers without sign."""
+        """A row's words for the op `sample` [16], as numbers without sign. Raises OverflowError for
+        fields that do not fit them."""
         flags = REPEATS * (self.repetition != 1) + BIASED * self.biased + EARLY * self.early
         flags += COUNTS * (self.frequency != 0 or self.presence != 0) + CUTS * (self.min_p > 0)
         flags += MASKED * (self.mask is not None)
@@ -64,12 +65,13 @@ class Draw:
         told = 0 if self.told is None else 1 + self.told
         given = 0 if self.given is None else 1 + self.given
         least = math.log(self.min_p) if self.min_p > 0 else 0.0
-        return (
+        words = (
             *(_bits(self.temperature if self.temperature >= COLD else 0.0), *key_of(self.seed)),
             *(self.choice, flags, min(self.top_k, 2**31 - 1), share, _bits(least)),
             *(_bits(x) for x in (self.repetition, self.frequency, self.presence)),
             *(told, given, 0, 0, 0),
         )
+        return tuple(np.array(words, np.uint32).tolist())
 
 
 GREEDY = Draw()

@@ -130,7 +130,8 @@ class Target(Protocol):
 
 class HostArrays:
     """Tensors in the host's memory: what the host writes is what the machine reads. `context` is in
-    positions. With `ahead`, tokens may be run that the host does not know."""
+    positions. With `ahead`, tokens may be run that the host does not know. Raises UserError for
+    more than the machine's memory."""
 
     def __init__(
         self,
@@ -139,6 +140,7 @@ class HostArrays:
         context: int,
         ahead: bool = False,
     ) -> None:
+        _check_memory(specs)
         model.weights.hold()
         self.tensors = {name: self._array(model, spec, context) for name, spec in specs.items()}
         self.inputs = self.tensors
@@ -199,6 +201,19 @@ class HostArrays:
             self.inputs["tokens"][:rows] = np.maximum(chosen, 0)
             places = self.inputs["rows"][:rows, 1]
             np.minimum(places + 1, context - 1, out=places)
+
+
+def _check_memory(specs: Mapping[str, TensorSpec]) -> None:
+    """Raises UserError when what is to be allocated is more than the machine has: the system would
+    give it, and end the process when it is used."""
+    needed = sum(spec.nbytes for spec in specs.values() if spec.kind != "weight")
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > memory:
+        raise UserError(
+            f"Keys, values and what a step writes take {needed / 1e9:.1f} GB, but this machine has "
+            f"{memory / 1e9:.1f} GB of memory: lower kv_memory (--kv-memory), the batch or the "
+            "context."
+        )
 
 
 def with_spare(spec: TensorSpec) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """One limit for admission, page tables and memory: what an engine can hold, and what it refuses."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mkport.engine.capacity import ATTENTION_SPEED, Settings, plan_capacity, widths
+from mkport.engine.engine import Engine
 from mkport.engine.holdings import window_pages
 from mkport.engine.load import LoadedModel, load
 from mkport.engine.synth import synthesise
@@ -58,6 +60,13 @@ def test_the_model_s_limit_and_ours(models: dict[str, LoadedModel]) -> None:
     long = replace(model, config=replace(model.config, context=10**6))
     assert plan_capacity(long, Settings(2))[1].context == 32768
     assert plan_capacity(long, Settings(2, max_model_len=40000))[1].context == 40000
+
+
+def test_more_than_the_machine_s_memory_is_refused(models: dict[str, LoadedModel]) -> None:
+    """Linux gives what it does not have, and ends who uses it."""
+    for memory in (2 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), 1 << 46):
+        with pytest.raises(UserError, match="GB of memory: lower kv_memory"):
+            Engine(models["llama"], kv_memory=memory)
 
 
 def test_a_target_s_rows(models: dict[str, LoadedModel]) -> None:

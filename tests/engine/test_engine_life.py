@@ -162,7 +162,20 @@ def test_choices_share_their_prompt(engine: Engine) -> None:
         ([1], {"max_tokens": 1, "logit_bias": {64: 1.0}}, 1, "Token id 64 is outside"),
         ([1], {"max_tokens": 1, "stop_token_ids": (3, 99)}, 1, "Token id 99 is outside"),
         ([1], {"max_tokens": 1}, 0, "0 choices"),
-        ([1], {"max_tokens": -1}, 1, "-1 tokens"),
+        ([1], {"max_tokens": -1}, 1, "max_tokens = -1"),
+        ([1], {"max_tokens": 2.5}, 1, "max_tokens = 2.5"),
+        ([1], {"max_tokens": 1, "temperature": math.nan}, 1, "temperature = nan"),
+        ([1], {"max_tokens": 1, "temperature": -1.0}, 1, "temperature = -1.0"),
+        ([1], {"max_tokens": 1, "temperature": "1"}, 1, "temperature = '1'"),
+        ([1], {"max_tokens": 1, "top_p": 0.0}, 1, "top_p = 0.0"),
+        ([1], {"max_tokens": 1, "top_k": -5}, 1, "top_k = -5"),
+        ([1], {"max_tokens": 1, "min_p": 2.0}, 1, "min_p = 2.0"),
+        ([1], {"max_tokens": 1, "repetition_penalty": 0.0}, 1, "repetition_penalty = 0.0"),
+        ([1], {"max_tokens": 1, "frequency_penalty": math.inf}, 1, "frequency_penalty = inf"),
+        ([1], {"max_tokens": 1, "seed": 2**70}, 1, "seed = 1180591620717411303424"),
+        ([1], {"max_tokens": 1, "stop": ("",)}, 1, "not empty"),
+        ([1], {"max_tokens": 1, "logit_bias": {1: math.nan}}, 1, "finite"),
+        ([1], {"max_tokens": 1, "logit_bias": {"1": 1.0}}, 1, "whole numbers"),
         ([1], {"max_tokens": 1, "grammar": Grammar("json_schema", "[")}, 1, "does not compile"),
     ],
 )
@@ -173,6 +186,43 @@ def test_what_can_never_run_is_refused(
         pytest.importorskip("llguidance")
     with pytest.raises(UserError, match=named):
         engine.submit(prompt, Sampling(**given), n)
+    settled(engine)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fields", "named"),
+    [
+        ([1.5, 2], {}, "1.5 is no token id"),
+        ([True], {}, "True is no token id"),
+        (None, {}, "None is neither text nor token ids"),
+        (b"abc", {}, "neither text nor token ids"),
+        ([1], {"tempratur": 1.0}, "no field 'tempratur': there are temperature, top_p"),
+        ([1], {"stop_token_ids": 5}, "stop_token_ids = 5 must be a list"),
+        ([1], {"stop": 5}, "stop = 5 must be a list"),
+    ],
+)
+def test_a_notebook_s_mistakes(engine: Engine, prompt: Any, fields: Any, named: str) -> None:
+    for ask in (engine.generate, engine.stream):
+        with pytest.raises(UserError, match=named):
+            list(ask(prompt, 2, **fields))
+    settled(engine)
+
+
+def test_a_notebook_s_stops(engine: Engine) -> None:
+    """One text, or a list of them."""
+    text = engine.generate([1], 8, **GREEDY).text
+    for stop in (text[3], [text[3]], (text[3],)):
+        assert engine.generate([1], 8, stop=stop, **GREEDY).stop == text[3]
+
+
+def test_a_draw_that_no_machine_can_be_told_ends_its_request_alone(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sampling, "check", lambda sampling: None)
+    bad = engine.submit([1], Sampling(4, top_k=-5))
+    good = engine.generate([2], 4, **GREEDY)
+    (out,) = collect(bad)
+    assert out.reason == "error" and good.ids == continued([2], 4)
     settled(engine)
 
 
