@@ -22,7 +22,7 @@ from mkport.engine.load import LoadedModel
 from mkport.engine.loop import Loop
 from mkport.engine.request import QueueFull, Reason, Sampling, Stats, TokenLogprob
 from mkport.engine.runner import Runner
-from mkport.engine.sampling import Sampler, draw_seed
+from mkport.engine.sampling import Sampler, check, draw_seed, sampling_of
 from mkport.engine.sequence import Sequence as Tokens
 from mkport.engine.stream import EventStream
 from mkport.engine.text import OutputText
@@ -189,7 +189,7 @@ class Engine:
         Raises UserError for a request that can never run.
         """
         many = isinstance(prompts, list) and bool(prompts) and isinstance(prompts[0], str | list)
-        sampling = Sampling.of(max_tokens, fields)
+        sampling = sampling_of(max_tokens, fields)
         streams: list[EventStream] = []
         try:
             for prompt in cast(list[Prompt], prompts if many else [prompts]):
@@ -216,7 +216,7 @@ class Engine:
 
     def stream(self, prompt: Prompt, max_tokens: int = MAX_TOKENS, **fields: Any) -> Iterator[str]:
         """The text of one output, piece by piece. Raises as `generate` does."""
-        stream = self._submit_waiting(self._ids(prompt), Sampling.of(max_tokens, fields))
+        stream = self._submit_waiting(self._ids(prompt), sampling_of(max_tokens, fields))
         try:
             for event in stream:
                 if event.text:
@@ -228,7 +228,7 @@ class Engine:
         self, prompt: Prompt, max_tokens: int = MAX_TOKENS, **fields: Any
     ) -> AsyncIterator[str]:
         """`stream` for an event loop."""
-        ids, sampling = self._ids(prompt), Sampling.of(max_tokens, fields)
+        ids, sampling = self._ids(prompt), sampling_of(max_tokens, fields)
         while (stream := self._submitted(ids, sampling)) is None:
             await asyncio.sleep(RETRY_S)
         try:
@@ -267,7 +267,7 @@ class Engine:
 
     def _check(self, ids: list[int], sampling: Sampling, n: int) -> None:
         """Raises UserError for what can never run."""
-        sampling.check()
+        check(sampling)
         if not ids:
             raise UserError("The prompt is empty. Give at least one token.")
         if n < 1:

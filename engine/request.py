@@ -1,17 +1,14 @@
 """What the server and the engine say to each other: a request, its sampling, and the events back.
 
-Types, and what their fields may be: how a request is scheduled lives in `core`, what a field does
-to logits in `sampling`.
+Only types: how a request is scheduled lives in `core`, what a field may be and does to logits in
+`sampling`.
 """
 
-import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from numbers import Integral, Real
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from mkport.engine.tokenizer import Tokenizer
-from mkport.errors import UserError
 from mkport.trace.trace import Trace
 
 Reason = Literal["stop", "length", "abort", "error"]
@@ -27,7 +24,7 @@ class Grammar:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How one request's tokens are chosen; `check` says whether that can be."""
+    """How one request's tokens are chosen; `sampling.check` says whether that can be."""
 
     max_tokens: int
     temperature: float = 1.0  # 0 is greedy
@@ -47,65 +44,6 @@ class Sampling:
     prompt_logprobs: int | None = None  # the same for the prompt's tokens
     grammar: Grammar | None = None
     skip_special: bool = True  # special tokens give no text
-
-    @classmethod
-    def of(cls, max_tokens: int, fields: Mapping[str, Any]) -> "Sampling":
-        """From fields as a person writes them: lists for tuples, one stop string for a tuple of
-        one. Raises UserError for a field that is not there."""
-        known = [name for name in cls.__dataclass_fields__ if name != "max_tokens"]
-        for name in fields:
-            if name not in known:
-                raise UserError(f"There is no field {name!r}: there are {', '.join(known)}.")
-        stop = fields.get("stop", ())
-        several = {"stop": (stop,) if isinstance(stop, str) else stop}
-        several |= {"stop_token_ids": fields.get("stop_token_ids", ())}
-        for name, value in several.items():
-            if not isinstance(value, list | tuple):
-                raise UserError(f"{name} = {value!r} must be a list.")
-        return cls(max_tokens, **{**fields, **{n: tuple(v) for n, v in several.items()}})
-
-    def check(self) -> None:
-        """Raises UserError for a value that no token can be chosen by, naming its field."""
-        for name, allowed in _NUMBERS.items():
-            value = getattr(self, name)
-            if not (_is_finite(value) and allowed.holds(value)):
-                raise UserError(f"{name} = {value!r} must be {allowed.words}.")
-        for name in ("max_tokens", "min_tokens", "top_k"):
-            value = getattr(self, name)
-            if not _is_whole(value) or value < 0:
-                raise UserError(f"{name} = {value!r} must be a whole number, 0 or more.")
-        if self.seed is not None and not (_is_whole(self.seed) and -(2**63) <= self.seed < 2**63):
-            raise UserError(f"seed = {self.seed!r} must be a whole number of 64 bits.")
-        if not all(map(_is_whole, (*self.stop_token_ids, *self.logit_bias))):
-            raise UserError("stop_token_ids and logit_bias must name token ids, whole numbers.")
-        if not all(map(_is_finite, self.logit_bias.values())):
-            raise UserError("logit_bias must give finite numbers.")
-        if not all(isinstance(text, str) and text for text in self.stop):
-            raise UserError(f"stop = {self.stop!r} must be texts that are not empty.")
-
-
-@dataclass(frozen=True)
-class _Allowed:
-    words: str
-    holds: Callable[[float], bool]
-
-
-_NUMBERS = {
-    "temperature": _Allowed("a number, 0 or more", lambda x: x >= 0),
-    "top_p": _Allowed("above 0, and 1 at most", lambda x: 0 < x <= 1),
-    "min_p": _Allowed("from 0 to 1", lambda x: 0 <= x <= 1),
-    "repetition_penalty": _Allowed("a number above 0", lambda x: x > 0),
-    "presence_penalty": _Allowed("a finite number", lambda x: True),
-    "frequency_penalty": _Allowed("a finite number", lambda x: True),
-}
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,10 @@ leave in `truncation`, when to stop in `text` and the core."""
 
 import math
 import secrets
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
@@ -23,8 +25,72 @@ from mkport.engine import noise
 from mkport.engine.request import Sampling
 from mkport.engine.sampled import END, GREEDY, PROMPT, Draw
 from mkport.engine.truncation import survivors
+from mkport.errors import UserError
 
 FEW = 16  # up to this part of a vocabulary, noise is drawn one by one
+
+
+@dataclass(frozen=True)
+class _Allowed:
+    words: str
+    holds: Callable[[float], bool]
+
+
+_NUMBERS = {
+    "temperature": _Allowed("a number, 0 or more", lambda x: x >= 0),
+    "top_p": _Allowed("above 0, and 1 at most", lambda x: 0 < x <= 1),
+    "min_p": _Allowed("from 0 to 1", lambda x: 0 <= x <= 1),
+    "repetition_penalty": _Allowed("a number above 0", lambda x: x > 0),
+    "presence_penalty": _Allowed("a finite number", lambda x: True),
+    "frequency_penalty": _Allowed("a finite number", lambda x: True),
+}
+
+
+def sampling_of(max_tokens: int, fields: Mapping[str, Any]) -> Sampling:
+    """A request's sampling from fields as a person writes them: lists for tuples, one stop string
+    for a tuple of one. Raises UserError for a field that is not there."""
+    known = [name for name in Sampling.__dataclass_fields__ if name != "max_tokens"]
+    for name in fields:
+        if name not in known:
+            raise UserError(f"There is no field {name!r}: there are {', '.join(known)}.")
+    stop = fields.get("stop", ())
+    several = {"stop": (stop,) if isinstance(stop, str) else stop}
+    several |= {"stop_token_ids": fields.get("stop_token_ids", ())}
+    for name, value in several.items():
+        if not isinstance(value, list | tuple):
+            raise UserError(f"{name} = {value!r} must be a list.")
+    tuples = {name: tuple(value) for name, value in several.items()}
+    return Sampling(max_tokens, **{**fields, **tuples})
+
+
+def check(sampling: Sampling) -> None:
+    """Raises UserError for a value that no token can be chosen by, naming its field."""
+    for name, allowed in _NUMBERS.items():
+        value = getattr(sampling, name)
+        if not (_is_finite(value) and allowed.holds(value)):
+            raise UserError(f"{name} = {value!r} must be {allowed.words}.")
+    for name in ("max_tokens", "min_tokens", "top_k"):
+        value = getattr(sampling, name)
+        if not _is_whole(value) or value < 0:
+            raise UserError(f"{name} = {value!r} must be a whole number, 0 or more.")
+    if sampling.seed is not None and not (
+        _is_whole(sampling.seed) and -(2**63) <= sampling.seed < 2**63
+    ):
+        raise UserError(f"seed = {sampling.seed!r} must be a whole number of 64 bits.")
+    if not all(map(_is_whole, (*sampling.stop_token_ids, *sampling.logit_bias))):
+        raise UserError("stop_token_ids and logit_bias must name token ids, whole numbers.")
+    if not all(map(_is_finite, sampling.logit_bias.values())):
+        raise UserError("logit_bias must give finite numbers.")
+    if not all(isinstance(text, str) and text for text in sampling.stop):
+        raise UserError(f"stop = {sampling.stop!r} must be texts that are not empty.")
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 class RowError(Exception):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mkport.engine import engine as engine_module
 from mkport.engine.engine import Engine, collect
 from mkport.engine.loop import Loop
 from mkport.engine.ran import Ran
@@ -218,7 +219,7 @@ def test_a_notebook_s_stops(engine: Engine) -> None:
 def test_a_draw_that_no_machine_can_be_told_ends_its_request_alone(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Sampling, "check", lambda sampling: None)
+    monkeypatch.setattr(engine_module, "check", lambda sampling: None)
     bad = engine.submit([1], Sampling(4, top_k=-5))
     good = engine.generate([2], 4, **GREEDY)
     (out,) = collect(bad)
