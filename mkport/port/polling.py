@@ -65,6 +65,9 @@ def _discarded(unit: Unit, items: Sequence[Item], item: Item, call: "Node") -> b
     that returns it."""
     node, parent = call, call.parent
     while parent is not None and parent.type in _PASSED_ON:
+        if parent.type == "conditional_expression":
+            if parent.child_by_field_name("condition") == node:
+                return False
         node, parent = parent, parent.parent
         if node.type == "call_expression":
             function = node.child_by_field_name("function")
@@ -72,13 +75,46 @@ def _discarded(unit: Unit, items: Sequence[Item], item: Item, call: "Node") -> b
                 return False
     if parent is None or parent.type == "expression_statement":
         return True
-    if parent.type != "return_statement" or item.kernel or item.kind != "function":
+    if item.kernel or item.kind != "function":
+        return False
+    if parent.type != "return_statement" and not _returned_alone(unit, item, node, parent):
         return False
     return all(
         other.parent is not None and other.parent.type == "expression_statement"
         for caller in items for other in find(caller.outer, "call_expression")
         if _calls(unit, other, item)
     )  # fmt: skip
+
+
+def _returned_alone(unit: Unit, item: Item, value: "Node", parent: "Node") -> bool:
+    """Whether a value goes to a variable of a function's own that is returned and not used
+    otherwise."""
+    if parent.type == "init_declarator" and parent.child_by_field_name("value") == value:
+        target = parent.child_by_field_name("declarator")
+    elif parent.type == "assignment_expression" and parent.child_by_field_name("right") == value:
+        outer, operator = parent.parent, parent.child_by_field_name("operator")
+        if outer is None or outer.type != "expression_statement" or operator is None:
+            return False
+        target = parent.child_by_field_name("left") if unit.tree.of(operator) == "=" else None
+    else:
+        return False
+    if target is None or target.type != "identifier":
+        return False
+    name, declared = unit.tree.of(target), False
+    for node in find(item.outer, "identifier"):
+        around = node.parent
+        if unit.tree.of(node) != name or around is None:
+            continue
+        if around.child_by_field_name("declarator") == node:
+            if around.type not in ("declaration", "init_declarator"):
+                return False  # a parameter, a reference or a pointer
+            declared = True
+        elif around.type == "assignment_expression":
+            if around.child_by_field_name("left") != node:
+                return False
+        elif around.type != "return_statement":
+            return False
+    return declared
 
 
 _PASSED_ON = (

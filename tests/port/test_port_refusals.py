@@ -293,3 +293,38 @@ def test_a_helper_with_shared_arrays_for_a_type_that_has_no_name(
     once: dict[str, Any] = {"grid": (1, 1, 1), "block": (64, 1, 1), "arguments": arguments}
     (finding,) = port_file(path, **once, compile=False).refusals
     assert finding.code == "MK123" and "fold has shared arrays and is called for" in finding.cause
+
+
+MAXIMUM = """__device__ __forceinline__ float atomicMaxFloat(float* addr, float value) {
+  float old;
+  BODY
+}
+__global__ void k(float* x, const float* y) { USE }
+"""
+BY_SIGN = (
+    "old = value >= 0 ? __int_as_float(atomicMax((int*)addr, __float_as_int(value)))"
+    " : __uint_as_float(atomicMin((unsigned*)addr, __float_as_uint(value)));"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "use", "code"),
+    [
+        (f"{BY_SIGN} return old;", "atomicMaxFloat(x, y[threadIdx.x]);", "MK301"),
+        (f"{BY_SIGN} return old;", "x[1] = atomicMaxFloat(x, y[threadIdx.x]);", "MK152"),
+        (f"{BY_SIGN} addr[1] = old; return old;", "atomicMaxFloat(x, y[0]);", "MK152"),
+        (f"{BY_SIGN} return old > 0 ? 1 : 2;", "atomicMaxFloat(x, y[0]);", "MK152"),
+        (f"{BY_SIGN} float& more = old; return old;", "atomicMaxFloat(x, y[0]);", "MK152"),
+        (f"{BY_SIGN} if (old > value) addr[1] = 1; return old;", "atomicMaxFloat(x, y[0]);",
+         "MK152"),
+        ("return 0;", "atomicAdd(x, 1.0f) ? (x[1] = 1) : (x[1] = 2);", "MK152"),
+        ("return 0;", "threadIdx.x ? atomicAdd(x, 1.0f) : atomicAdd(x, 2.0f);", "MK301"),
+    ],
+)  # fmt: skip
+def test_what_an_atomic_returns_and_nobody_uses(
+    body: str, use: str, code: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(MAXIMUM.replace("BODY", body).replace("USE", use))
+    report = port_file(path, "k", block=(256, 1, 1), run=False, compile=False)
+    assert {f.code for f in report.findings} & {"MK151", "MK152", "MK301"} == {code}
