@@ -142,11 +142,14 @@ class Calls(Expressions):
             self.module.refuse(function, f"{name} is more than one `return EXPRESSION`: inline it.")
         names = [arg.arg for arg in function.args.args]
         key = (name, *(v.kind for v in given))
+        if key in self._made and self._made[key] is None:
+            self.module.refuse(node, f"{name} calls itself.")
         if key not in self._made:
+            self._made[key] = None
             inner = type(self.scope)()
             inner.types = dict(zip(names, (v.kind for v in given), strict=True))
             inner.negative = set(names)
-            expressions = Expressions(self.module, inner)
+            expressions = Calls(self.module, inner)
             expressions._made = self._made
             result = expressions.value(body[0].value)
             made = f"{name}_{len(self._made)}"
@@ -157,5 +160,7 @@ class Calls(Expressions):
                 f"{{ return {result.code}; }} "
             )
             self._made[key] = (made, result.kind)
-        made, kind = self._made[key]
+        known = self._made[key]
+        assert known is not None
+        made, kind = known
         return Value(f"{made}({', '.join(v.code for v in given)})", kind)

@@ -46,7 +46,7 @@ class Expressions:
     def __init__(self, module: Module, scope: Scope) -> None:
         self.module, self.scope = module, scope
         self.functions = ""  # device functions that were called, as C++
-        self._made: dict[tuple[Any, ...], tuple[str, Any]] = {}
+        self._made: dict[tuple[Any, ...], tuple[str, Any] | None] = {}  # None: on its way
 
     def value(self, node: ast.expr) -> Value:
         """Any expression."""

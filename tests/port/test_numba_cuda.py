@@ -244,3 +244,35 @@ def test_kernels_and_types_are_named(tmp_path: Path) -> None:
             translate(path, kernel, signature)
     with pytest.raises(UserError, match="cannot be read as Python"):
         translate(tmp_path / "none.py")
+
+
+CALLING = """
+@cuda.jit(device=True)
+def clamp(v, lo, hi):
+    return min(max(v, lo), hi)
+
+@cuda.jit(device=True)
+def twice(v, n):
+    return clamp(v, 0, n - 1) + clamp(v + 1, 0, n - 1)
+
+@cuda.jit
+def k(x, y, n):
+    t = cuda.threadIdx.x
+    y[t] = x[clamp(t - 3, 0, n - 1)] + math.sqrt(x[twice(t, n) // 2])
+"""
+
+
+@needs_compiler
+def test_device_functions_may_call(tmp_path: Path) -> None:
+    made = translate(written(tmp_path, CALLING), "k", "float32[:], float32[:], int32")
+    x, y = np.arange(20, dtype=np.float32), np.zeros(32, np.float32)
+    found = launched(made, (1, 1, 1), (32, 1, 1), x=x, y=y, n=20)
+    t = np.arange(32)
+    middle = (np.clip(t, 0, 19) + np.clip(t + 1, 0, 19)) // 2
+    np.testing.assert_allclose(found.outputs[1], np.clip(t - 3, 0, 19) + np.sqrt(middle), rtol=1e-6)
+
+
+def test_a_device_function_that_calls_itself_is_refused(tmp_path: Path) -> None:
+    text = CALLING.replace("min(max(v, lo), hi)", "clamp(v, lo, hi)")
+    with pytest.raises(NumbaRefused, match="clamp calls itself"):
+        translate(written(tmp_path, text), "k", "float32[:], float32[:], int32")

@@ -10,6 +10,7 @@ from mkport.testing.parts import load_file
 HERE = Path(__file__).parent
 COLLECTIVES = load_file(HERE / "test_port_collectives.py").CASES
 IDIOMS = load_file(HERE / "test_port_idioms.py").CASES
+TURNED, SUMS = (getattr(load_file(HERE / "test_port_copies.py"), n) for n in ("TURNED", "SUMS"))
 pytestmark = pytest.mark.gpu
 KERNELS = Path(__file__).parents[2] / "kernels"
 STYLES = Path(__file__).with_name("styles.cu")
@@ -95,5 +96,18 @@ def test_inline_assembly_has_its_bits(kernel: str, arguments: list[str]) -> None
     report = port_file(
         HERE / "assembly.cu", kernel, grid=(1, 1, 1), block=(32, 1, 1), arguments=arguments,
         machine="cuda", compile=False,
+    )  # fmt: skip
+    assert report.verdict == "ported" and report.ran, [str(f) for f in report.findings]
+
+
+@pytest.mark.parametrize("kind", ["float", "float2", "float4"])
+@pytest.mark.parametrize(("kernel", "arguments"), [("turned", TURNED), ("sums", SUMS)])
+def test_copies_in_the_background_have_their_bits(
+    kernel: str, arguments: list[str], kind: str
+) -> None:
+    """The original has CUDA's own cuda_pipeline.h."""
+    report = port_file(
+        HERE / "copies.cu", instantiate=f"{kernel}<{kind}>", grid=(1, 1, 1), block=(64, 1, 1),
+        arguments=arguments, machine="cuda", compile=False,
     )  # fmt: skip
     assert report.verdict == "ported" and report.ran, [str(f) for f in report.findings]
