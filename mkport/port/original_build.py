@@ -179,16 +179,16 @@ def _apart(assembly: str) -> str:
 
 
 def _runner(cxx: str, address: bool) -> Path:
-    """The compiled original_run.h."""
+    """The compiled original_hooks.h."""
     key = hashlib.sha256(f"{cxx}\0{address}\0{_headers()}".encode()).hexdigest()[:16]
     made = cache_dir("original", "runner", key) / "run.o"
     if not made.is_file():
         with tempfile.TemporaryDirectory(dir=made.parent) as work:
             command = [cxx, *COMMON, "-O2", f"-I{HOST}", "-x", "c++", "-c"]
             command += ["-DMK_BESIDE_ADDRESS"] if address else []
-            done = _run([*command, str(HOST / "original_run.h"), "-o", "run.o"], Path(work))
+            done = _run([*command, str(HOST / "original_hooks.h"), "-o", "run.o"], Path(work))
             if done.returncode:
-                raise UserError(f"{cxx} refused original_run.h:\n{done.stderr[:4000]}")
+                raise UserError(f"{cxx} refused original_hooks.h:\n{done.stderr[:4000]}")
             (Path(work) / "run.o").replace(made)
     return made
 

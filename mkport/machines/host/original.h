@@ -1,5 +1,5 @@
 // For a CUDA file that knows nothing of mkport, compiled for a CPU: the names that CUDA gives it.
-// Every load and store goes through the hooks of original_run.h, which is compiled apart, since
+// Every load and store goes through the hooks of original_hooks.h, which is compiled apart, since
 // the hooks must not watch themselves.
 #pragma once
 #include <tuple>
