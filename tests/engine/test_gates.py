@@ -38,7 +38,7 @@ FAULTS: dict[str, tuple[str, Callable[[Path, str], None]]] = {
 written = gates.written
 
 
-def faulty(planted: str, ops: list, weights: str, cache: str, rows: int, title: str) -> CudaProgram:
+def faulty(planted: str, ops: list, weights: str, cache: str, *rest: object) -> CudaProgram:
     """The program with a line before every product's store."""
     program = compose_cuda(ops, weights, cache)
     assert program.source.count(STORE) == 1
