@@ -48,8 +48,8 @@ class Experts:
 def add_experts(
     step: Step, layer: int, h: str, prefix: str, e: Experts, norm: Norm | None = None
 ) -> str | None:
-    """x [rows, hidden] += the weighted sum of each token's experts' outputs [rows * top, hidden];
-    before that += `more` [rows, hidden], if it is given.
+    """x [rows, hidden] += the weighted sum of each token's chosen experts of h [rows, hidden].
+    Returns as `combine`.
 
     Source: Shazeer et al., "Outrageously Large Neural Networks", 2017; gated experts as in Mixtral,
     Jiang et al. 2024.
