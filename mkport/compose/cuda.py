@@ -12,9 +12,8 @@ from pathlib import Path
 import mkport.machines.cuda as cuda
 from mkport.compose.composed import Composed, check_types, contents, joined
 from mkport.compose.cuda_constants import constants_text
-from mkport.compose.fixed import Fixed
 from mkport.declare import Op
-from mkport.declare.generate import c_header, struct_name
+from mkport.declare.generate import Fixed, c_header, struct_name
 from mkport.errors import UserError
 
 CUDA = Path(cuda.__file__).parent
@@ -127,7 +126,7 @@ def _dispatch(ops: Sequence[Op]) -> str:
     def having(function: str) -> list[Op]:
         return [op for op, body in bodies.items() if f" {function}(" in body]
 
-    loading, staging = ([op for op in others if op in having(f)] for f in ("load", "stage"))
+    loading = [op for op in others if op in having("load")]
     functions = {
         "begin(const MkBox& box, MkLoad& load)": switch(
             *cases(having("begin"), "mk_begin_record<{}>(box, load)")
@@ -145,9 +144,6 @@ def _dispatch(ops: Sequence[Op]) -> str:
         ),
         "prepare(const MkBox& box, const MkStage& stage)": switch(
             *cases(having("prepare"), "mk_prepare_record<{}>(box, stage)")
-        ),
-        "stage(const MkBox& box, const MkStage& stage)": switch(
-            *cases(staging, "mk_stage_record<{}>(box, stage)")
         ),
         "input(const MkBox& box, const MkStage& stage)": [
             "  MkInput in = {nullptr, 4, 0, 0, -1};",

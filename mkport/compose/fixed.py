@@ -3,16 +3,14 @@ bodies are the same text, and the compiler leaves out what such a graph never do
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 
 from mkport.declare import Op
+from mkport.declare.generate import Fixed, Value
 from mkport.declare.op import Arg
 from mkport.plan.graph import Graph, Node
-
-Value = int | float | None  # None: a tensor that is absent
-Fixed = Mapping[tuple[str, str], Value]  # by op and argument
 
 
 def fixed_arguments(graph: Graph) -> dict[tuple[str, str], Value]:

@@ -12,6 +12,9 @@ C_TYPES = {
     "f16": "unsigned short", "f64": "double", "i64": "int64_t", "i16": "short", "i8": "signed char",
     "u8": "unsigned char",
 }  # fmt: skip
+Value = int | float | None  # None: a tensor that is absent
+Fixed = Mapping[tuple[str, str], Value]  # arguments that are constants, by op and name
+
 DOC_TYPES = {
     "f32": "float32", "i32": "int32", "weight": "weight storage", "kv": "cache storage",
     "bf16": "bfloat16", "f16": "float16", "f64": "float64", "i64": "int64", "i16": "int16",
@@ -27,7 +30,7 @@ def struct_name(op: Op) -> str:
 def c_header(
     ops: Sequence[Op],
     resolved: bool = False,
-    fixed: Mapping[tuple[str, str], int | float | None] | None = None,
+    fixed: Fixed | None = None,
 ) -> str:
     """The record and one argument struct an op, in C++.
 
@@ -85,7 +88,7 @@ def _struct(op: Op) -> list[str]:
     return [*lines, "    return a;", "  }", "};"]
 
 
-def _laid_over(op: Op, fixed: Mapping[tuple[str, str], int | float | None]) -> list[str]:
+def _laid_over(op: Op, fixed: Fixed) -> list[str]:
     """The struct over a record's words and addresses: what an argument leaves out has no name."""
     constants, words, addresses = [], [], []
     for arg in op.args:
@@ -122,7 +125,7 @@ def _c_type(arg: Arg) -> str:
     return "int32_t" if arg.kind == "int" else "float"
 
 
-def _c_constant(arg: Arg, value: int | float | None) -> str:
+def _c_constant(arg: Arg, value: Value) -> str:
     if value is None:
         return "nullptr"
     return f"{value}" if arg.kind == "int" else str(np.float32(value)) + "f"

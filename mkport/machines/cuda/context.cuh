@@ -9,7 +9,7 @@
 //   early(a, run, s)        reads what is immutable, before the record's waits (stagers)
 //   prepare(a, run, s)      reads what tells where the record's bytes are: before its waits, if its
 //                           loader has waited for that before another record (stagers)
-//   stage(a, run, s)        puts a record's inputs into the stage buffer (MK_STAGERS threads)
+//                           (of a product: input(a, run, s) says what is then staged)
 //   compute(a, tile, c)     consumes ring chunks; leaves partials, or writes the output (256 threads)
 //   store(a, tile, s)       joins the partials and writes the output (one warp); of a product that
 //                           takes more than 8 tokens side by side, of 8 tokens at a time
@@ -52,7 +52,7 @@ struct MkBox {
   int32_t words[MK_RECORD_WORDS];
   int64_t addresses[MK_RECORD_WORDS - MK_ARGS];  // 0 for an absent tensor
   MkPlan plan;
-  int32_t notes[MK_NOTES];  // from `early` and `stage` to the record's other roles
+  int32_t notes[MK_NOTES];  // from `early` and `prepare` to the record's other roles
   MkInput input;            // rows to stage, if there are any
   int32_t busy;             // the compute warps are, so the stagers bring them
 };
@@ -273,9 +273,9 @@ struct MkStage {
 
 struct MkCompute {
   MkRing ring;
-  const char* staged;  // what `stage` left
+  const char* staged;  // a product's inputs
   float* partial;      // this warp's MK_PARTIAL floats of the tile's join slot
-  char* arena;         // the stage buffer, for a body that has no `stage`
+  char* arena;         // the stage buffer, for a body that is no product
   const int32_t* notes;
   int32_t* tags;       // [MK_TAGS] of the tile, for `store` to read
   int next;            // the tile (part) behind this one, or -1
@@ -340,8 +340,6 @@ struct MkBody {
   template <class A>
   MK_DEVICE static void prepare(const A&, const MkRun&, const MkStage&) {}
   template <class A>
-  MK_DEVICE static void stage(const A&, const MkRun&, const MkStage&) {}
-  template <class A>
   MK_DEVICE static void compute(const A&, int, MkCompute&) {}
   template <class A>
   MK_DEVICE static void store(const A&, int, const MkStore&) {}
@@ -349,8 +347,8 @@ struct MkBody {
 
 // An op of matrix products: what it has in common with all others is code that exists once, since
 // code that runs seldom must be fetched each time. It has `store`, in place of `load`
-//   rows(a, tile, lower, r) says which weights are a part's upper 8 rows, or its lower ones; and in
-//                           place of `stage`
-//   input(a, run, s)        says what to stage.
+//   rows(a, tile, lower, r) says which weights are a part's upper 8 rows, or its lower ones; and
+//   input(a, run, s)        says what to stage, to one thread, behind `prepare`: before the record's
+//                           waits, unless its loader waits for addresses too. It reads the notes.
 // `early` and `prepare` leave the record's MkPlan; compute is MkProduct's.
 struct MkProductBody : MkBody {};

@@ -201,10 +201,6 @@ MK_DEVICE inline void mk_prepare_record(const MkBox& box, const MkStage& stage) 
   Body::prepare(mk_args<Args>(box), mk_run(box), stage);
 }
 template <class Body, class Args>
-MK_DEVICE inline void mk_stage_record(const MkBox& box, const MkStage& stage) {
-  Body::stage(mk_args<Args>(box), mk_run(box), stage);
-}
-template <class Body, class Args>
 MK_DEVICE inline MkInput mk_input_record(const MkBox& box, const MkStage& stage) {
   return Body::input(mk_args<Args>(box), mk_run(box), stage);
 }

@@ -113,7 +113,6 @@ MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
     }
     if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED)) {
       if (late) stage.sync();  // the input is there
-      mk_dispatch_stage(box, stage);
       if (product && box.input.rows > 0) role.wait_stage_free(box, r);
       if (box.busy && box.input.rows > 0)
         mk_gather<(MK_ROWS > 1 ? 16 : 8), MK_STAGE_WARPS>(box.input, stage.buffer, thread);
