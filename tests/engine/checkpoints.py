@@ -2,9 +2,9 @@
 Ours run on the one program of every op, so that no family is compiled on its own."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,16 @@ def fields_of(family: str, **changes: Any) -> dict[str, Any]:
     """The family's tiny config with `changes`; ... removes a field."""
     fields = dict(TINY[family]) | changes
     return {name: value for name, value in fields.items() if value is not ...}
+
+
+def models_in(folders: pytest.TempPathFactory) -> Callable[[str], LoadedModel]:
+    """What makes a family's tiny float32 checkpoint, by transformers, and loads it, once each."""
+
+    @cache
+    def loaded(family: str) -> LoadedModel:
+        return load(str(save(folders.mktemp(family) / "model", fields_of(family))))
+
+    return loaded
 
 
 def save(directory: Path, fields: dict[str, Any], seed: int = 0) -> Path:

@@ -14,9 +14,9 @@ import pytest
 pytest.importorskip("transformers")
 
 from mkport.engine.engine import Engine, Output, collect
-from mkport.engine.load import LoadedModel, load
+from mkport.engine.load import LoadedModel
 from mkport.engine.request import Sampling
-from tests.engine.checkpoints import fields_of, one_program, prompts_of, save
+from tests.engine.checkpoints import models_in, one_program, prompts_of
 from tests.engine.test_agreement import Patched
 
 PAGE, WINDOW, VOCAB, TOKENS = 16, 24, 288, 40
@@ -27,11 +27,7 @@ LENGTHS = (PAGE - 1, PAGE, PAGE + 1, WINDOW - 1, WINDOW, WINDOW + 1, 3 * PAGE, 7
 def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], LoadedModel]:
     """`model(family)`: a tiny float32 checkpoint that transformers wrote."""
 
-    @cache
-    def loaded(family: str) -> LoadedModel:
-        return load(str(save(tmp_path_factory.mktemp(family) / "model", fields_of(family))))
-
-    return loaded
+    return models_in(tmp_path_factory)
 
 
 @contextmanager

@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("transformers")
 
 from mkport.engine.engine import Engine
-from mkport.engine.load import LoadedModel, load
+from mkport.engine.load import LoadedModel
 from mkport.models.sizes import TINY
-from tests.engine.checkpoints import fields_of, one_program, prompts_of, save, theirs
+from tests.engine.checkpoints import models_in, one_program, prompts_of, theirs
 from tests.serve.live import serving
 
 PAGE, WINDOW, VOCAB, TOKENS, CONTEXT = 16, 24, 288, 40, 128
@@ -40,11 +40,7 @@ def prompts() -> list[list[int]]:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], LoadedModel]:
     """`model(family)`: a tiny float32 checkpoint that transformers wrote."""
 
-    @cache
-    def loaded(family: str) -> LoadedModel:
-        return load(str(save(tmp_path_factory.mktemp(family) / "model", fields_of(family))))
-
-    return loaded
+    return models_in(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
