@@ -26,9 +26,10 @@ from mkport.machines.cuda.gpu import gpu
 from mkport.machines.cuda.machine import CudaMachine
 from mkport.machines.cuda.nvrtc import Compiled, nvrtc
 from mkport.plan import Graph, Schedule, deal
-from mkport.testing.check import FORMS, Verdict, check_op
+from mkport.testing.check import Verdict, check_op
 from mkport.testing.cuda_forms import GpuLaunch, run_solo, run_standalone, standalone_source
 from mkport.testing.parts import load_part
+from mkport.testing.suite import units
 from mkport.verify import verify
 
 GEMM = find_op("gemm")
@@ -89,7 +90,7 @@ def forms() -> None:
         program = compose_cuda(OPS, dtype, dtype)
         for op in OPS:
             found: list[Verdict] = []
-            for form in FORMS:
+            for form in (unit.form for unit in units([op], dtypes=(dtype,), machine="cuda")):
                 for shapes in (None, MORE_SHAPES) if op is GEMM and form != "step" else (None,):
                     if dtype == "f32" and shapes:
                         shapes = {name: s for name, s in shapes.items() if s["k"] <= 2048}

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +18,9 @@ from mkport.kernels.gemm.op import OP as GEMM
 from mkport.library import all_ops
 from mkport.machines.cuda.ahead import FEED
 from mkport.machines.cuda.nvrtc import Compiled, Nvrtc, options_of, usage
+from mkport.testing import FORMS, Verdict, gpu_check
 from mkport.testing.gpu_check import used
+from mkport.testing.suite import has_form
 
 ARCHS = ("sm_80", "sm_90a", "sm_100", "sm_120")
 SLOW = pytest.mark.slow
@@ -118,6 +121,24 @@ def test_the_gpu_check_tells_what_the_assembler_said_or_that_it_did_not(
     log: str, words: str
 ) -> None:
     assert words in used(Compiled(b"\x7fELF.", log, *usage(log)))
+
+
+def test_the_gpu_check_asks_ops_for_the_forms_that_they_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = set()
+
+    def check(op: Op, machine: str, form: str, *rest: object, **more: object) -> list[Verdict]:
+        asked.add((op.name, form))
+        return []
+
+    monkeypatch.setattr(gpu_check, "check_op", check)
+    monkeypatch.setattr(gpu_check, "compose_cuda", lambda *given: None)
+    monkeypatch.setattr(gpu_check, "gpu", lambda: SimpleNamespace(multiprocessors=2))
+    gpu_check.forms()
+    ops = gpu_check.OPS
+    assert asked == {(o.name, form) for o in ops for form in FORMS if has_form(o, form, "cuda")}
+    assert len(asked) < len(ops) * len(FORMS)  # no model's step holds them all
 
 
 @pytest.mark.parametrize("op", WITH_TASK, ids=lambda op: op.name)
