@@ -15,8 +15,8 @@ def page(report: Data) -> str:
         "# Serving on a GPU",
         "",
         "A model of North Mini Code's shape with random weights behind the real server, asked by "
-        f"another process of the same machine. {gpu}; Python {report['python']}, {versions}; "
-        f"commit {report['commit']}, {report['clock']}.",
+        f"another process of the same machine. {gpu} before the run; Python {report['python']}, "
+        f"{versions}; commit {report['commit']}, {report['clock']}.",
     ]
     for size, run in report["runs"].items():
         lines += ["", f"## The {size} model", "", *_speeds(run, size), "", *_checks(run)]
