@@ -3,6 +3,10 @@
 Each tool runs each case in a process of its own, with a wait limit that its slowness asks for: all
 must end without a finding. Then a fault is planted for each tool, which must find it: a tool that
 cannot go red proves nothing. A few processes run side by side: most of their time is not the GPU's.
+
+Where one lane arrives at an mbarrier for its warp, behind a `__syncwarp`, racecheck (2025.3.1,
+2026.4) takes what the other lanes did for unordered. For it each lane arrives for itself. That the
+`__syncwarp` is there, ThreadSanitizer sees in the host build.
 """
 
 import argparse
@@ -28,7 +32,7 @@ from mkport.verify import verify
 
 TOOL = "compute-sanitizer"
 TOOLS = ("memcheck", "racecheck", "synccheck")
-CASES = ("cohere2_moe", "llama")
+CASES = ("cohere2_moe", "llama", "qwen3_moe")
 WORKERS = 3
 LIMIT_S = 600.0  # of one wait
 PATIENCE_S = 240.0  # for a process
@@ -38,6 +42,16 @@ BARRIERS = sum(
     each * CONSTANTS[name] for name, each in (("CHUNKS", 2), ("BOXES", 4), ("JOIN_SLOTS", 2))
 )
 FOLLOWING = ("racecheck", "synccheck")
+# What makes every lane arrive: text of the composed file and what to put in its stead.
+EVERY_LANE = (
+    (
+        r"(mk_barrier_init\((?:ring_empty|box_full|box_empty|computed|joined|join_free) \+ i, )",
+        r"\g<1>32 * ",
+    ),
+    (r"if \(mk_lane\(\) == 0\) (mk_barrier_arrive\()", r"\1"),
+    # the storer's last wait and arrival, among what its lane 0 does
+    (r"(const int place = r % MK_BOXES;\s+role\.guard\.wait\(role\.shared\.computed)", r"} { \1"),
+)
 FOUND = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)")
 
 
@@ -65,24 +79,30 @@ FAULTS = {
 }
 
 
-def composed(case: str, fault: str | None) -> tuple[Graph, CudaProgram]:
-    """A case's step and its program, with the fault for a tool planted or none.
+def composed(case: str, fault: str | None, every_lane: bool = False) -> tuple[Graph, CudaProgram]:
+    """A case's step and its program, with the fault for a tool planted or none; `every_lane`
+    arrives for itself, or one for its warp as usual.
 
-    Raises UserError when the text that the fault changes is not in the composed file.
+    Raises UserError when the text that is to be changed is not in the composed file.
     """
     graph = tiny.graphs(tiny.SHAPE)[case]
     graph = graph.within(dict.fromkeys(node.op for node in graph.nodes))  # fewer compile sooner
     program = compose_cuda(graph.ops, "bf16", "bf16", tiny.SHAPE.rows, fixed=fixed_arguments(graph))
-    if fault is None:
-        return graph, program
-    planted = FAULTS[fault]
-    if program.source.count(planted.before) < 1:
-        raise UserError(f"The text that the fault for {fault} changes is not in the file.")
-    return graph, replace(program, source=program.source.replace(planted.before, planted.after))
+    source = program.source
+    if fault is not None:
+        planted = FAULTS[fault]
+        if source.count(planted.before) < 1:
+            raise UserError(f"The text that the fault for {fault} changes is not in the file.")
+        source = source.replace(planted.before, planted.after)
+    for before, after in EVERY_LANE if every_lane else ():
+        source, changed = re.subn(before, after, source)
+        if not changed:
+            raise UserError(f"The text {before} of arrivals at barriers is not in the file.")
+    return graph, replace(program, source=source)
 
 
-def run_case(case: str, fault: str | None) -> None:
-    """Two steps of a small model from poisoned scratch, with the fault for a tool planted or none.
+def run_case(case: str, fault: str | None, every_lane: bool = False) -> None:
+    """Two steps of a small model from poisoned scratch, as `composed`.
 
     Raises AssertionError for logits that are not finite, UserError as `composed`.
     """
@@ -91,7 +111,7 @@ def run_case(case: str, fault: str | None) -> None:
     from mkport.machines.cuda.machine import CudaMachine
 
     cupy.cuda.set_allocator(None)  # every tensor an allocation of its own, so that its end is known
-    graph, program = composed(case, fault)
+    graph, program = composed(case, fault, every_lane)
     schedule = deal(graph, WORKERS, share="strided")
     verify(schedule)
     given = tiny.fill(graph, tiny.SHAPE, np.random.default_rng(0))
@@ -115,6 +135,7 @@ def sanitize(tool: str, case: str, fault: str | None = None, patience_s: float =
     command += ["--num-cuda-barriers", str(BARRIERS)] if tool in FOLLOWING else []
     command += [sys.executable, "-m", "mkport.testing.sanitize", "--case", case]
     command += ["--fault", fault] if fault else []
+    command += ["--every-lane"] if tool == "racecheck" else []
     code, output = _output(command, patience_s)
     if code is None:
         raise UserError(f"{TOOL} {tool} of {case} took over {patience_s:.0f} s:\n{output[-1000:]}")
@@ -153,17 +174,18 @@ def main() -> int:
     parser.add_argument("--tool", choices=TOOLS, action="append")
     parser.add_argument("--case", choices=CASES, help="run this case, without a tool")
     parser.add_argument("--fault", choices=FAULTS)
+    parser.add_argument("--every-lane", action="store_true", help="of it arrives, for racecheck")
     parser.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds a process")
     given = parser.parse_args()
     if given.case:
-        run_case(given.case, given.fault)
+        run_case(given.case, given.fault, given.every_lane)
         return 0
     runs = [
         (tool, case, fault)
         for tool in given.tool or TOOLS
         for case, fault in [*((case, None) for case in CASES), (CASES[0], tool)]
     ]
-    _compile({(case, fault) for _, case, fault in runs})
+    _compile({(case, fault, tool == "racecheck") for tool, case, fault in runs})
 
     def right(run: tuple[str, str, str | None]) -> bool:
         tool, case, fault = run
@@ -182,12 +204,12 @@ def main() -> int:
         return 0 if all(list(pool.map(right, runs))) else 1
 
 
-def _compile(programs: set[tuple[str, str | None]]) -> None:
+def _compile(programs: set[tuple[str, str | None, bool]]) -> None:
     """Leaves their machine code in the cache, so that no process under a tool compiles."""
     from mkport.machines.cuda.gpu import compiled, gpu
 
     gpu()
-    sources = {composed(case, fault)[1].source for case, fault in programs}
+    sources = {composed(*program)[1].source for program in programs}
     with ThreadPoolExecutor(len(sources)) as pool:
         list(pool.map(compiled, sources))
 
