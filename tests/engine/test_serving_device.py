@@ -1,6 +1,7 @@
 """The engine over the CUDA source, in the host build and on a GPU: shared pages, copies of pages,
 pages in host memory and back, and the tokens of the CPU machine."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,11 +51,10 @@ def test_prompts_by_pytorch_in_float32(tmp_path: Path, family: str) -> None:
     model = load(str(tmp_path / "model"))
     prompts = prompts_of((17, 40, 64, 65, 100), 288)
     sampling = Sampling(12, temperature=0.0, ignore_eos=True)
+    sizes = {"max_batch": 4, "max_model_len": 128, "page": PAGE, "own_process": False}
     found = []
-    for machine in ("cpu", "cuda"):
-        with Engine(
-            model, machine=machine, max_batch=4, max_model_len=128, page=PAGE, own_process=False
-        ) as engine:
+    for machine, program in (("cpu", one_program()), ("cuda", nullcontext())):
+        with program, Engine(model, machine=machine, **sizes) as engine:  # type: ignore[arg-type]
             streams = [engine.submit(ids, sampling) for ids in prompts]
             found.append([collect(stream)[0].ids for stream in streams])
     assert found[0] == found[1]
