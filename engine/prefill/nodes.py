@@ -15,6 +15,8 @@ from mkport.engine.prefill.experts import product
 from mkport.engine.prefill.inputs import Inputs
 from mkport.engine.prefill.route import chosen, grouped
 
+NORMED = "normed"  # in the scratch: the name of a norm's weights, and the rows that it gave
+
 
 @dataclass
 class Chunk:
@@ -42,13 +44,24 @@ def _layernorm(c: Chunk, a: SimpleNamespace) -> None:
     c.scratch[a.y] = c.fused["layer_norm"](c.scratch[a.x], c.fixed[a.w], a.eps, c.dtype)
 
 
+def _rows(c: Chunk, a: SimpleNamespace) -> Any:
+    """A product's input: its norm, if it has one, which neighbours share."""
+    if a.norm_w is None:
+        return c.scratch[a.x]
+    name, rows = c.scratch.get(NORMED, (None, None))
+    if name != a.norm_w:
+        rows = c.fused["rms_norm"](c.scratch[a.x], c.fixed[a.norm_w], a.norm_eps, c.dtype)
+        c.scratch[NORMED] = a.norm_w, rows
+    return rows
+
+
 def _gemm(c: Chunk, a: SimpleNamespace) -> None:
-    y = _wide(c.scratch[a.x], c.fixed[a.w])
+    y = _wide(_rows(c, a), c.fixed[a.w])
     c.scratch[a.y] = y if a.residual is None else c.scratch[a.residual].add_(y)
 
 
 def _gemm_rope(c: Chunk, a: SimpleNamespace) -> None:
-    _place(c, a, _wide(c.scratch[a.x], c.fixed[a.w]))
+    _place(c, a, _wide(_rows(c, a), c.fixed[a.w]))
 
 
 def _rope(c: Chunk, a: SimpleNamespace) -> None:
@@ -59,7 +72,7 @@ def _rope(c: Chunk, a: SimpleNamespace) -> None:
 
 
 def _gemm_silu(c: Chunk, a: SimpleNamespace) -> None:
-    x = c.scratch[a.x]
+    x = _rows(c, a)
     gate, up = x @ c.fixed[a.w_gate].T, x @ c.fixed[a.w_up].T
     c.scratch[a.y] = c.fused["gated"](gate, up, c.dtype)
 

@@ -8,18 +8,45 @@ from pathlib import Path
 
 import numpy as np
 
-from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, tensor, write
+from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, real, tensor, write
 from mkport.declare.valid import counted, multiple_of, shape_is
 
 TILE_ROWS = 16  # weight rows, that is output columns, of a tile
 TOKENS = 8  # that a GPU multiplies with one instruction, and joins together
 MOST_TOKENS = 4 * TOKENS  # of a block
+GROUP = 3  # that a CPU multiplies together
+NORMED = 4096  # columns of a row that a GPU's worker can norm
+SUMS = 64  # bytes that it joins a norm's sums in
 DOT_ARENA = 4 * 16 * (4 * TILE_ROWS + 8 * 4 * 4)  # dot_rows: lanes (of 3 tokens), chains of 8 rows
 
 
 def staged_bytes(w, k, rows):
     """What `rows` rows of k activations, padded, take in a GPU's shared memory."""
     return rows * (k * DTYPE_BYTES[w.dtype] + 16)
+
+
+def inputs_bytes(a, w, rows):
+    """What the staged rows of a product with weights `w` take there, of a step of so many."""
+    rows = min(a.block or rows, rows)
+    return staged_bytes(w, a.k, rows) + (0 if a.norm_w is None else SUMS)
+
+
+def norm_arena(a):
+    """What a CPU's worker norms a group of tokens in, in bytes."""
+    return 0 if a.norm_w is None else 4 * GROUP * a.k
+
+
+def norm_access(a):
+    """A tile of normed rows reads the norm's weights."""
+    if a.norm_w is not None:
+        yield immutable("norm_w", (0, a.k))
+
+
+def norm_valid(a):
+    """What the norm of the rows must satisfy."""
+    yield from shape_is(a, "norm_w", "k")
+    if a.norm_w is not None and a.k > NORMED:
+        yield f"k is {a.k}, but rows of at most {NORMED} columns can be normed here"
 
 
 def side_by_side(a):
@@ -80,6 +107,7 @@ def access(a, tile):
     yield immutable("count", (0, 1))
     yield read("x", tokens, (0, a.k))
     yield immutable("w", written, (0, a.k))
+    yield from norm_access(a)
     if a.residual is not None:
         yield read("residual", tokens, written)
     yield write("y", tokens, written)
@@ -92,15 +120,22 @@ def valid(a):
     yield from multiple_of(a, 1, "n")
     yield from multiple_of(a, 16, "k")
     yield from block_valid(a)
+    yield from norm_valid(a)
     yield from shape_is(a, "x", tokens, "k")
     yield from shape_is(a, "w", "n", "k")
     yield from shape_is(a, "residual", tokens, "n")
     yield from shape_is(a, "y", tokens, "n")
 
 
+NORM_ARGS = (
+    tensor("norm_w", "f32", "[k] weight of the norm of x's rows; absent: as they are", True),
+    real("norm_eps", "of that norm", 0.0),
+)
+NORM_ORDER = "rows that are normed are so as by rmsnorm's single group"
+
 OP = Op(
     name="gemm",
-    doc="y[t, n] = sum_k x[t, k] w[n, k] (+ residual[t, n])",
+    doc="y[t, n] = sum_k x[t, k] w[n, k] (+ residual[t, n]), of x or of its norm",
     args=(
         tensor("count", "i32", "[1] tokens of this step; later rows are left alone"),
         tensor("x", "f32", "[tokens, k] input"),
@@ -112,12 +147,13 @@ OP = Op(
         integer("n", "output columns"),
         integer("k", "input columns, a multiple of 16"),
         integer("block", "tokens of a tile, a multiple of 8; 0: all", 0),
+        *NORM_ARGS,
     ),
     tiles=tiles,
     access=access,
     valid=valid,
-    arena=lambda a: DOT_ARENA,
-    shared=lambda a, rows: staged_bytes(a.w, a.k, min(a.block or rows, rows)),
+    arena=lambda a: DOT_ARENA + norm_arena(a),
+    shared=lambda a, rows: inputs_bytes(a, a.w, rows),
     rows=side_by_side,
     handovers=handovers,
     lots=block_lots(columns),
@@ -127,7 +163,7 @@ OP = Op(
         "(0 + 1) + (2 + 3); lanes joined in halves; the residual is added last. "
         "GPU: slices of 2048 bytes of k; a slice's steps of 16 k go to 8 warps in runs of "
         "ceil(steps / 8); even steps of a run to sum 0, odd ones to sum 1; sum 0 + sum 1, then "
-        "the warps in order, then the residual"
+        "the warps in order, then the residual; " + NORM_ORDER
     ),
     folder=Path(__file__).parent,
 )

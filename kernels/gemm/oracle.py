@@ -1,8 +1,10 @@
 """What gemm must compute, in PyTorch, and the cases it is checked on."""
 
+from inspect import signature
 from types import SimpleNamespace
 
 import numpy as np
+import torch
 
 from mkport.declare.case import Case, stored
 
@@ -12,20 +14,41 @@ SHAPES = {
     "odd columns": {"tokens": 4, "rows": 3, "n": 77, "k": 80},
     "residual": {"tokens": 8, "rows": 8, "n": 96, "k": 64, "residual": True},
     "in place": {"tokens": 4, "rows": 4, "n": 48, "k": 112, "residual": True, "in_place": True},
-}
+    "normed": {"tokens": 1, "rows": 1, "n": 80, "k": 1296, "norm": 3.0},
+    "4 of 5 rows normed": {
+        "tokens": 5, "rows": 4, "n": 40, "k": 176, "residual": True, "norm": 1e-3,
+    },
+}  # fmt: skip
+
+
+def normed(t):
+    """The live rows of x [live, k], or their norm if there is one."""
+    x = t.x[: int(t.count[0])]
+    if not hasattr(t, "norm_w"):
+        return x
+    return x / (x.square().mean(dim=-1, keepdim=True) + t.norm_eps).sqrt() * t.norm_w
+
+
+def with_norm(rng, case, norm):
+    """The case, whose x is of deviation `norm` and goes through a norm; 0: through none."""
+    case.values["norm_eps"] = 1e-5 if norm else 0.0
+    if norm:
+        case.arrays["x"] *= np.float32(norm)
+        case.arrays["norm_w"] = rng.standard_normal(case.values["k"], np.float32)
+    return case
 
 
 def oracle(t):
     """y [live, n] = x W^T (+ residual), in the dtype of the given tensors."""
     rows = int(t.count[0])
-    y = t.x[:rows] @ t.w.T
+    y = normed(t) @ t.w.T
     if getattr(t, "residual", None) is not None:
         y = t.residual[:rows] + y
     return {"y": y}
 
 
-def make(rng, weights, cache, tokens, rows, n, k, residual=False, in_place=False, block=0):
-    """Random inputs of the given shape; weight storage `weights`."""
+def make(rng, weights, cache, tokens, rows, n, k, residual=False, in_place=False, block=0, norm=0):
+    """Random inputs of the given shape; weight storage `weights`; `norm` is `with_norm`'s."""
     y = np.full((tokens, n), np.nan, np.float32)
     arrays = {
         "count": np.array([rows], np.int32),
@@ -38,14 +61,25 @@ def make(rng, weights, cache, tokens, rows, n, k, residual=False, in_place=False
         arrays["residual"] = y2
         if in_place:
             arrays["y"] = y2
-    return Case(arrays, {"n": n, "k": k, "block": block}, ("y",))
+    return with_norm(rng, Case(arrays, {"n": n, "k": k, "block": block}, ("y",)), norm)
 
 
 def call_standalone(kernel, a):
     """Runs the standalone kernel on a case's arrays."""
     rows = int(a.count[0])
     residual = getattr(a, "residual", None)
-    kernel(a.x[:rows], a.w, a.y[:rows], None if residual is None else residual[:rows])
+    residual = None if residual is None else residual[:rows]
+    if "norm_w" in signature(kernel.py_func).parameters:
+        kernel(a.x[:rows], a.w, a.y[:rows], residual, *norm_of(a))
+    else:  # a rung that knows no norm
+        given = {name: value for name, value in vars(a).items() if name != "w"}
+        x = normed(SimpleNamespace(**{n: torch.as_tensor(v) for n, v in given.items()}))
+        kernel(x.numpy(), a.w, a.y[:rows], residual)
+
+
+def norm_of(a):
+    """A case's norm, as kernels take it: (weights [k] or None, eps)."""
+    return getattr(a, "norm_w", None), a.norm_eps
 
 
 HELD = 2048  # columns of x that a CUDA kernel holds where all do not fit
@@ -76,7 +110,7 @@ def by_eights(call):
 def call_standalone_cuda(launch, a):
     """Launches the standalone CUDA kernel on a case's arrays."""
     tokens = int(a.count[0])
-    args = (a.x, a.w, getattr(a, "residual", None), a.y, tokens, a.n, a.k)
+    args = (a.x, a.w, getattr(a, "residual", None), a.y, *norm_of(a), tokens, a.n, a.k)
     if a.w.dtype == np.float32:
         launch("gemm_f32", -(-a.n // 16), 128, 0, *args)
         return

@@ -60,8 +60,28 @@ def join(acc):
 
 
 @njit(nogil=True, cache=True)
-def gemm(x, w, y, residual=None):
-    """y = x w^T (+ residual); x [tokens, k], w [n, k], y and residual [tokens, n]."""
+def normed(x, w, eps):
+    """x / sqrt(mean x^2 + eps) * w, row by row: x [tokens, k], w [k]; squares add up as products
+    do. Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019."""
+    y = np.empty_like(x)
+    acc = np.empty(SUMS, np.float32)
+    for t in range(len(x)):
+        acc[:] = 0
+        for i in range(x.shape[1]):
+            acc[i % SUMS] = fma(x[t, i], x[t, i], acc[i % SUMS])
+        mean = join(acc) / np.float32(x.shape[1])
+        r = np.float32(1) / np.sqrt(mean + np.float32(eps))
+        for i in range(x.shape[1]):
+            y[t, i] = (x[t, i] * r) * w[i]
+    return y
+
+
+@njit(nogil=True, cache=True)
+def gemm(x, w, y, residual=None, norm_w=None, norm_eps=0.0):
+    """y = x w^T (+ residual); x [tokens, k], w [n, k], y and residual [tokens, n]. With norm_w [k],
+    x's norm is multiplied in its place."""
+    if norm_w is not None:
+        x = normed(x, norm_w, norm_eps)
     acc = np.empty(SUMS, np.float32)
     for n0 in range(0, len(w), TILE):  # a tile of weight rows stays in cache for every token
         for t in range(len(x)):

@@ -14,10 +14,11 @@ struct gemm : MkProductBody {
 
   MK_DEVICE static void early(const GemmArgs& a, const MkRun& run, const MkStage& s) {
     P::plan(s, run, a.count, a.k, a.block, tiles(a));
+    P::expect(s, a.norm_w, a.k);
   }
 
   MK_DEVICE static MkInput input(const GemmArgs& a, const MkRun&, const MkStage& s) {
-    return P::input(a.x, a.k, s);
+    return P::input(a.x, a.k, s, a.norm_w, a.norm_eps);
   }
 
   // a lane has one output column and four tokens

@@ -9,13 +9,18 @@ from mkport.declare import Op, immutable, integer, read, tensor, write
 from mkport.declare.valid import multiple_of, rotates, shape_is
 from mkport.kernels.gemm.op import (
     DOT_ARENA,
+    NORM_ARGS,
+    NORM_ORDER,
     block_lots,
     block_tokens,
     block_valid,
     blocks,
     handovers,
+    inputs_bytes,
+    norm_access,
+    norm_arena,
+    norm_valid,
     side_by_side,
-    staged_bytes,
 )
 
 TILE_ROWS = 16  # weight rows of a tile: 8 rotated pairs
@@ -43,6 +48,7 @@ def access(a, tile):
     yield immutable("count", (0, 1))
     yield immutable("rows", tokens, (0, 2))
     yield read("x", tokens, (0, a.k))
+    yield from norm_access(a)
     if a.rope is not None:
         yield immutable("rope", (0, a.rope.shape[0]), (0, a.head_dim), picks=side_by_side(a))
     half = a.head_dim // 2
@@ -66,6 +72,7 @@ def valid(a):
     tokens = a.x.shape[0]
     yield from multiple_of(a, 16, "k")
     yield from block_valid(a)
+    yield from norm_valid(a)
     yield from shape_is(a, "x", tokens, "k")
     yield from shape_is(a, "w", "heads * head_dim", "k")
     yield from rotates(a, tokens)
@@ -92,19 +99,21 @@ OP = Op(
         integer("pages_per_sequence", "columns of the page table"),
         integer("half_split", "1: pairs (i, i + head_dim / 2); 0: pairs (2 i, 2 i + 1)"),
         integer("block", "tokens of a tile, a multiple of 8; 0: all", 0),
+        *NORM_ARGS,
     ),
     tiles=tiles,
     access=access,
     valid=valid,
-    arena=lambda a: DOT_ARENA + 512 + 64,  # the product, moved by 8 rows; one output vector
-    shared=lambda a, rows: staged_bytes(a.w, a.k, min(a.block or rows, rows)),
+    # the product, moved by 8 rows; one output vector; normed rows
+    arena=lambda a: DOT_ARENA + 512 + 64 + norm_arena(a),
+    shared=lambda a, rows: inputs_bytes(a, a.w, rows),
     rows=side_by_side,
     handovers=handovers,
     lots=block_lots(columns),
     stages="x",
     order=(
         "the product as in gemm; rotated pair (p, q) by c, s: p' = fma(p, c, -(q * s)), "
-        "q' = fma(q, c, p * s); the cache's storage type rounds last"
+        "q' = fma(q, c, p * s); the cache's storage type rounds last; " + NORM_ORDER
     ),
     folder=Path(__file__).parent,
 )

@@ -1,7 +1,8 @@
 // A head projection for a few tokens on a GPU: y = rope(x W^T), to a matrix or into a paged cache.
 // An ordinary kernel; a tile is up to 8 rotated pairs of one head: their first columns, then their
 // second ones.
-//   x [tokens, k] float32, w [heads * head_dim, k], head_dim a multiple of 16
+//   x [tokens, k] float32, w [heads * head_dim, k], head_dim a multiple of 16,
+//   norm_w [k] float32, null unless x's norm takes its place
 // A block takes a run of tiles and multiplies them on the tensor cores: 16 weight rows on the side
 // of 16, up to 8 tokens on that of 8. Of every slice of 1024 k each of its eight warps has a part,
 // which it streams through a ring of its own in shared memory and rounds its part of x for, so that
@@ -66,10 +67,57 @@ __device__ inline Run run_of(int k, int slice) {
   return {slice * SLICE + first * 16, rest < 0 ? 0 : rest < share ? rest : share};
 }
 
+// The norm that rows of x go through: w [k], null for none. What it needs lies where tiles' partial
+// sums leave room: `sums`, SPREAD apart.
+// Order: vectors of 4 columns go to 256 threads in turn; lanes are joined in halves, then the warps
+// in order; y = (x * r) * w, r = 1 / sqrt(mean + eps).
+__device__ inline float norm_factor(float sum, int k, float eps) {
+  const float mean = __fdiv_rn(sum, static_cast<float>(k));
+  return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
+}
+struct Norm {
+  const float* w;
+  float eps;
+  float* sums;
+
+  __device__ static Norm of(const float* w, float eps, char* shared) {
+    return {w, eps, reinterpret_cast<float*>(shared + WARPS * STAGES * ROWS * PITCH * 2) + ROWS};
+  }
+  // The factors of `count` rows, from(i) each; all threads take part.
+  template <class From>
+  __device__ void prepare(From from, int count, int k) const {
+    if (!w) return;
+    for (int row = 0; row < count; row++) {
+      float sum = 0.0f;
+      for (int at = threadIdx.x * 4; at < k; at += WARPS * 32 * 4)
+        for (int i = at; i < at + 4; i++) sum = __fmaf_rn(from(row)[i], from(row)[i], sum);
+      for (int mask = 16; mask; mask /= 2)
+        sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, mask));
+      if (threadIdx.x % 32 == 0) sums[(threadIdx.x / 32 * TOKENS + row) * SPREAD] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x < count) {
+      float* row = sums + threadIdx.x * SPREAD;
+      float sum = row[0];
+      for (int warp = 1; warp < WARPS; warp++) sum = __fadd_rn(sum, row[warp * TOKENS * SPREAD]);
+      row[1] = norm_factor(sum, k, eps);
+    }
+    __syncthreads();
+  }
+  __device__ float4 applied(float4 x, int row, int at) const {  // columns from `at` on
+    if (!w) return x;
+    const float r = sums[row * SPREAD + 1];
+    const float4 v = *reinterpret_cast<const float4*>(w + at);
+    return {__fmul_rn(__fmul_rn(x.x, r), v.x), __fmul_rn(__fmul_rn(x.y, r), v.y),
+            __fmul_rn(__fmul_rn(x.z, r), v.z), __fmul_rn(__fmul_rn(x.w, r), v.w)};
+  }
+};
+
 // Rounds this warp's part of `count` rows of x, from(i) each, to xs [TOKENS][k + 8], two slices
 // at a time, so that many loads are under way: load puts them in registers, round into shared
 // memory.
 struct Staged {
+  Norm norm;
   float4 x[2][TOKENS];
 
   template <class From>
@@ -93,8 +141,9 @@ struct Staged {
       for (int i = 0; i < TOKENS; i++)
         if (i < count && lane < run.count * 4) {
           unsigned* to = reinterpret_cast<unsigned*>(xs + i * (k + 8) + run.k + lane * 4);
-          to[0] = narrow2(x[s][i].x, x[s][i].y);
-          to[1] = narrow2(x[s][i].z, x[s][i].w);
+          const float4 y = norm.applied(x[s][i], i, run.k + lane * 4);
+          to[0] = narrow2(y.x, y.y);
+          to[1] = narrow2(y.z, y.w);
         }
     }
   }
@@ -205,15 +254,32 @@ __device__ inline float joined(const float* partials, int row, int token) {
   return sum;
 }
 
-// The same sum for float32 weights by one thread, with slices of 512.
-__device__ inline float dot(const float* w, const float* x, int k) {
+// The norm's factor of a row by one thread, in the same order.
+__device__ inline float norm_alone(const float* x, int k, float eps) {
+  float total = 0.0f;
+  for (int warp = 0; warp < WARPS; warp++) {
+    float lanes[32] = {};
+    for (int lane = 0; lane < 32; lane++)
+      for (int at = (warp * 32 + lane) * 4; at < k; at += WARPS * 32 * 4)
+        for (int i = at; i < at + 4; i++) lanes[lane] = __fmaf_rn(x[i], x[i], lanes[lane]);
+    for (int half = 16; half; half /= 2)
+      for (int lane = 0; lane < half; lane++)
+        lanes[lane] = __fadd_rn(lanes[lane], lanes[lane + half]);
+    total = warp ? __fadd_rn(total, lanes[0]) : lanes[0];
+  }
+  return norm_factor(total, k, eps);
+}
+// The same sum for float32 weights by one thread, with slices of 512; r is the factor of x, if its
+// norm has weights.
+__device__ inline float dot(const float* w, const float* x, int k, const float* norm_w, float r) {
   float sums[WARPS][2] = {};
   for (int k0 = 0; k0 < k; k0 += SLICE / 2) {
     const int steps = (k - k0 < SLICE / 2 ? k - k0 : SLICE / 2) / 16;
     const int share = (steps + WARPS - 1) / WARPS;
     for (int step = 0; step < steps; step++) {
       float& sum = sums[step / share][step % share % 2];
-      for (int i = k0 + step * 16; i < k0 + step * 16 + 16; i++) sum = __fmaf_rn(w[i], x[i], sum);
+      for (int i = k0 + step * 16; i < k0 + step * 16 + 16; i++)
+        sum = __fmaf_rn(w[i], norm_w ? __fmul_rn(__fmul_rn(x[i], r), norm_w[i]) : x[i], sum);
     }
   }
   float sum = __fadd_rn(sums[0][0], sums[0][1]);
@@ -268,9 +334,9 @@ struct Head {
 // 256 threads; shared memory: XS bytes and x. `height` pairs a tile: 8, 4, 2 or 1.
 extern "C" __global__ void __launch_bounds__(256, 1)
     gemm_rope_bf16(const float* x, const bf16* w, const int* rows, const float* rope,
-                   const int* page_table, float* y, void* pages, int tokens, int heads,
-                   int head_dim, int k, int page, int pages_per_sequence, int half_split,
-                   int height) {
+                   const int* page_table, float* y, void* pages, const float* norm_w,
+                   float norm_eps, int tokens, int heads, int head_dim, int k, int page,
+                   int pages_per_sequence, int half_split, int height) {
   extern __shared__ __align__(128) char shared[];
   bf16* xs = reinterpret_cast<bf16*>(shared + XS);
   const Head h = {rows,  rope,     page_table, y, pages, heads, head_dim, page,
@@ -279,6 +345,8 @@ extern "C" __global__ void __launch_bounds__(256, 1)
   const int i = threadIdx.x % HALF, token = threadIdx.x / HALF;
   const auto source = [&](int i) { return x + (long long)i * k; };
   Staged staged;
+  staged.norm = Norm::of(norm_w, norm_eps, shared);
+  staged.norm.prepare(source, tokens, k);
   int head = 0, pair = 0;
   stream(
       start, part(tiles, 1), k, (long long)(h.first(1) - h.first(0)) * k, shared,
@@ -306,8 +374,9 @@ extern "C" __global__ void __launch_bounds__(256, 1)
 // float32 weights and cache, for checks: a thread a pair, 64 threads a block.
 extern "C" __global__ void __launch_bounds__(64)
     gemm_rope_f32(const float* x, const float* w, const int* rows, const float* rope,
-                  const int* page_table, float* y, void* pages, int tokens, int heads,
-                  int head_dim, int k, int page, int pages_per_sequence, int half_split) {
+                  const int* page_table, float* y, void* pages, const float* norm_w,
+                  float norm_eps, int tokens, int heads, int head_dim, int k, int page,
+                  int pages_per_sequence, int half_split) {
   const Head h = {rows,  rope,     page_table, y, pages, heads, head_dim, page,
                   pages_per_sequence, half_split};
   const int groups = head_dim / ROWS, head = blockIdx.x / groups;
@@ -316,6 +385,8 @@ extern "C" __global__ void __launch_bounds__(64)
   if (token >= tokens) return;
   const float* from = w + (long long)head * head_dim * k;
   const float* row = x + (long long)token * k;
-  h.store<float>(token, head, pair, dot(from + (long long)h.first(pair) * k, row, k),
-                 dot(from + (long long)h.second(pair) * k, row, k));
+  const float r = norm_w ? norm_alone(row, k, norm_eps) : 1.0f;
+  h.store<float>(token, head, pair,
+                 dot(from + (long long)h.first(pair) * k, row, k, norm_w, r),
+                 dot(from + (long long)h.second(pair) * k, row, k, norm_w, r));
 }

@@ -76,6 +76,23 @@ def join(acc):
 
 
 @njit(nogil=True, cache=True)
+def normed(x, w, eps):
+    """x / sqrt(mean x^2 + eps) * w, row by row: x [tokens, k], w [k]; squares add up as products
+    do. Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019."""
+    y = np.empty_like(x)
+    acc = np.empty(SUMS, np.float32)
+    for t in range(len(x)):
+        acc[:] = 0
+        for i in range(x.shape[1]):
+            acc[i % SUMS] = fma(x[t, i], x[t, i], acc[i % SUMS])
+        mean = join(acc) / np.float32(x.shape[1])
+        r = np.float32(1) / np.sqrt(mean + np.float32(eps))
+        for i in range(x.shape[1]):
+            y[t, i] = (x[t, i] * r) * w[i]
+    return y
+
+
+@njit(nogil=True, cache=True)
 def rotate(head, angles, half_split):
     """Rotates a head [head_dim] in place; angles [head_dim] are cosines, then sines.
 
@@ -102,13 +119,19 @@ def keep(head, where, pages, page_table, h):
 
 
 @njit(nogil=True, cache=True)
-def gemm_rope(x, w, rows, table=None, half_split=True, y=None, pages=None, page_table=None):
+def gemm_rope(
+    x, w, rows, table=None, half_split=True, y=None, pages=None, page_table=None,
+    norm_w=None, norm_eps=0.0,
+):  # fmt: skip
     """y = rope(x W^T), or the same into the cache, as float32 or bfloat16 (uint16).
 
     x [tokens, k]; w [heads, head_dim, k]; rows [tokens, 2] (sequence, position); table
     [positions, head_dim], None: no rotation; y [tokens, heads, head_dim];
-    pages [pages, heads, page, head_dim]; page_table [sequences, pages].
+    pages [pages, heads, page, head_dim]; page_table [sequences, pages]. With norm_w
+    [k], x's norm is multiplied in its place.
     """
+    if norm_w is not None:
+        x = normed(x, norm_w, norm_eps)
     acc = np.empty(SUMS, np.float32)
     head = np.empty(w.shape[1], np.float32)
     for h in range(len(w)):  # a head's weights stay in cache for every token

@@ -38,6 +38,7 @@ struct gemm_rope : MkProductBody {
   static_assert(PLACES + 2 * P::TOKENS * MK_GROUPS <= FACTOR, "the notes have room");
   MK_DEVICE static void early(const GemmRopeArgs& a, const MkRun& run, const MkStage& s) {
     P::plan(s, run, a.count, a.k, a.block, tiles(a));
+    P::expect(s, a.norm_w, a.k);
     if (P::BLOCKS && s.thread == 0)
       s.notes[FACTOR] = static_cast<int32_t>(MkDivider::of(a.head_dim / P::ROWS).factor);
     const int t = s.thread, first = P::BLOCKS ? run.first / tiles(a) * a.block : 0;
@@ -52,7 +53,7 @@ struct gemm_rope : MkProductBody {
   }
 
   MK_DEVICE static MkInput input(const GemmRopeArgs& a, const MkRun&, const MkStage& s) {
-    return P::input(a.x, a.k, s);
+    return P::input(a.x, a.k, s, a.norm_w, a.norm_eps);
   }
 
   // a lane has one pair of two tokens

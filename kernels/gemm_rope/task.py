@@ -5,6 +5,7 @@ in interleaved pairs the runs are neighbours and so are the partners.
 """
 
 from mkport.machines.cpu.dot import dot_group, dot_tile
+from mkport.machines.cpu.norm import norm_rows
 from mkport.machines.cpu.vector import (
     body,
     fma_f32,
@@ -61,9 +62,13 @@ def gemm_rope(a, tile, arena):
         tokens = min(tokens, t0 + a.block)
     while t0 < tokens:
         group = dot_group(t0, tokens)  # tokens that share each weight that is loaded
-        dot_tile(a.w, w1, 8, a.x, t0 * a.k, tokens, a.k, t0, arena)
+        x, x_at = a.x, t0 * a.k
+        if a.norm_w != 0:
+            x, x_at = arena + 12864, 0  # behind all else
+            norm_rows(a.x, a.norm_w, t0, group, a.k, a.norm_eps, x)
+        dot_tile(a.w, w1, 8, x, x_at, tokens, a.k, t0, arena)
         # 8 rows of 16 lanes on
-        dot_tile(a.w, w2, 8, a.x, t0 * a.k, tokens, a.k, t0, arena + 512)
+        dot_tile(a.w, w2, 8, x, x_at, tokens, a.k, t0, arena + 512)
         for t in range(t0, t0 + group):
             store_f32(out, 0, join_sums(arena, (t - t0) * 256))
             position = get_i32(a.rows, 2 * t + 1)

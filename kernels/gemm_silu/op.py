@@ -8,13 +8,18 @@ from mkport.declare import Op, immutable, integer, read, tensor, write
 from mkport.declare.valid import counted, multiple_of, shape_is
 from mkport.kernels.gemm.op import (
     DOT_ARENA,
+    NORM_ARGS,
+    NORM_ORDER,
     block_lots,
     block_tokens,
     block_valid,
     columns,
     handovers,
+    inputs_bytes,
+    norm_access,
+    norm_arena,
+    norm_valid,
     side_by_side,
-    staged_bytes,
     tiles,
 )
 
@@ -28,6 +33,7 @@ def access(a, tile):
     written = (column, np.minimum(column + TILE_ROWS, a.n))
     yield immutable("count", (0, 1))
     yield read("x", tokens, (0, a.k))
+    yield from norm_access(a)
     yield immutable("w_gate", written, (0, a.k))
     yield immutable("w_up", written, (0, a.k))
     yield write("y", tokens, written)
@@ -40,6 +46,7 @@ def valid(a):
     yield from multiple_of(a, 1, "n")
     yield from multiple_of(a, 16, "k")
     yield from block_valid(a)
+    yield from norm_valid(a)
     yield from shape_is(a, "x", tokens, "k")
     yield from shape_is(a, "w_gate", "n", "k")
     yield from shape_is(a, "w_up", "n", "k")
@@ -58,19 +65,20 @@ OP = Op(
         integer("n", "output columns"),
         integer("k", "input columns, a multiple of 16"),
         integer("block", "tokens of a tile, a multiple of 8; 0: all", 0),
+        *NORM_ARGS,
     ),
     tiles=tiles,
     access=access,
     valid=valid,
-    arena=lambda a: 2 * DOT_ARENA,  # both products
-    shared=lambda a, rows: staged_bytes(a.w_gate, a.k, min(a.block or rows, rows)),
+    arena=lambda a: 2 * DOT_ARENA + norm_arena(a),  # both products, normed rows
+    shared=lambda a, rows: inputs_bytes(a, a.w_gate, rows),
     rows=side_by_side,
     handovers=handovers,
     lots=block_lots(columns),
     stages="x",
     order=(
         "both products as in gemm; y = (gate / (1 + exp(-gate))) * up. "
-        "GPU: exp(x) = exp2(x * log2 e), approximate"
+        "GPU: exp(x) = exp2(x * log2 e), approximate; " + NORM_ORDER
     ),
     folder=Path(__file__).parent,
 )

@@ -1,6 +1,7 @@
 // The gated half of a feed-forward for a few tokens on a GPU: y = silu(x Wg^T) * (x Wu^T). An
 // ordinary kernel; a block a tile of 8 columns: their gate rows, then their up rows.
-//   x [tokens, k] float32, w_gate and w_up [n, k], y [tokens, n] float32
+//   x [tokens, k] float32, w_gate and w_up [n, k], y [tokens, n] float32, norm_w [k] float32, null
+//   unless x's norm takes its place
 // A block takes a run of tiles and multiplies them on the tensor cores: 16 weight rows on the side
 // of 16, up to 8 tokens on that of 8. Of every slice of 1024 k each of its eight warps has a part,
 // which it streams through a ring of its own in shared memory and rounds its part of x for, so that
@@ -70,10 +71,57 @@ __device__ inline Run run_of(int k, int slice) {
   return {slice * SLICE + first * 16, rest < 0 ? 0 : rest < share ? rest : share};
 }
 
+// The norm that rows of x go through: w [k], null for none. What it needs lies where tiles' partial
+// sums leave room: `sums`, SPREAD apart.
+// Order: vectors of 4 columns go to 256 threads in turn; lanes are joined in halves, then the warps
+// in order; y = (x * r) * w, r = 1 / sqrt(mean + eps).
+__device__ inline float norm_factor(float sum, int k, float eps) {
+  const float mean = __fdiv_rn(sum, static_cast<float>(k));
+  return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
+}
+struct Norm {
+  const float* w;
+  float eps;
+  float* sums;
+
+  __device__ static Norm of(const float* w, float eps, char* shared) {
+    return {w, eps, reinterpret_cast<float*>(shared + WARPS * STAGES * ROWS * PITCH * 2) + ROWS};
+  }
+  // The factors of `count` rows, from(i) each; all threads take part.
+  template <class From>
+  __device__ void prepare(From from, int count, int k) const {
+    if (!w) return;
+    for (int row = 0; row < count; row++) {
+      float sum = 0.0f;
+      for (int at = threadIdx.x * 4; at < k; at += WARPS * 32 * 4)
+        for (int i = at; i < at + 4; i++) sum = __fmaf_rn(from(row)[i], from(row)[i], sum);
+      for (int mask = 16; mask; mask /= 2)
+        sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, mask));
+      if (threadIdx.x % 32 == 0) sums[(threadIdx.x / 32 * TOKENS + row) * SPREAD] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x < count) {
+      float* row = sums + threadIdx.x * SPREAD;
+      float sum = row[0];
+      for (int warp = 1; warp < WARPS; warp++) sum = __fadd_rn(sum, row[warp * TOKENS * SPREAD]);
+      row[1] = norm_factor(sum, k, eps);
+    }
+    __syncthreads();
+  }
+  __device__ float4 applied(float4 x, int row, int at) const {  // columns from `at` on
+    if (!w) return x;
+    const float r = sums[row * SPREAD + 1];
+    const float4 v = *reinterpret_cast<const float4*>(w + at);
+    return {__fmul_rn(__fmul_rn(x.x, r), v.x), __fmul_rn(__fmul_rn(x.y, r), v.y),
+            __fmul_rn(__fmul_rn(x.z, r), v.z), __fmul_rn(__fmul_rn(x.w, r), v.w)};
+  }
+};
+
 // Rounds this warp's part of `count` rows of x, from(i) each, to xs [TOKENS][k + 8], two slices
 // at a time, so that many loads are under way: load puts them in registers, round into shared
 // memory.
 struct Staged {
+  Norm norm;
   float4 x[2][TOKENS];
 
   template <class From>
@@ -97,8 +145,9 @@ struct Staged {
       for (int i = 0; i < TOKENS; i++)
         if (i < count && lane < run.count * 4) {
           unsigned* to = reinterpret_cast<unsigned*>(xs + i * (k + 8) + run.k + lane * 4);
-          to[0] = narrow2(x[s][i].x, x[s][i].y);
-          to[1] = narrow2(x[s][i].z, x[s][i].w);
+          const float4 y = norm.applied(x[s][i], i, run.k + lane * 4);
+          to[0] = narrow2(y.x, y.y);
+          to[1] = narrow2(y.z, y.w);
         }
     }
   }
@@ -213,15 +262,32 @@ __device__ inline float gated(float gate, float up) {  // silu(gate) up
   return __fmul_rn(__fdiv_rn(gate, __fadd_rn(1.0f, exp2_fast(__fmul_rn(gate, -1.44269504f)))), up);
 }
 
-// The same sum for float32 weights by one thread, with slices of 512.
-__device__ inline float dot(const float* w, const float* x, int k) {
+// The norm's factor of a row by one thread, in the same order.
+__device__ inline float norm_alone(const float* x, int k, float eps) {
+  float total = 0.0f;
+  for (int warp = 0; warp < WARPS; warp++) {
+    float lanes[32] = {};
+    for (int lane = 0; lane < 32; lane++)
+      for (int at = (warp * 32 + lane) * 4; at < k; at += WARPS * 32 * 4)
+        for (int i = at; i < at + 4; i++) lanes[lane] = __fmaf_rn(x[i], x[i], lanes[lane]);
+    for (int half = 16; half; half /= 2)
+      for (int lane = 0; lane < half; lane++)
+        lanes[lane] = __fadd_rn(lanes[lane], lanes[lane + half]);
+    total = warp ? __fadd_rn(total, lanes[0]) : lanes[0];
+  }
+  return norm_factor(total, k, eps);
+}
+// The same sum for float32 weights by one thread, with slices of 512; r is the factor of x, if its
+// norm has weights.
+__device__ inline float dot(const float* w, const float* x, int k, const float* norm_w, float r) {
   float sums[WARPS][2] = {};
   for (int k0 = 0; k0 < k; k0 += SLICE / 2) {
     const int steps = (k - k0 < SLICE / 2 ? k - k0 : SLICE / 2) / 16;
     const int share = (steps + WARPS - 1) / WARPS;
     for (int step = 0; step < steps; step++) {
       float& sum = sums[step / share][step % share % 2];
-      for (int i = k0 + step * 16; i < k0 + step * 16 + 16; i++) sum = __fmaf_rn(w[i], x[i], sum);
+      for (int i = k0 + step * 16; i < k0 + step * 16 + 16; i++)
+        sum = __fmaf_rn(w[i], norm_w ? __fmul_rn(__fmul_rn(x[i], r), norm_w[i]) : x[i], sum);
     }
   }
   float sum = __fadd_rn(sums[0][0], sums[0][1]);
@@ -232,14 +298,16 @@ __device__ inline float dot(const float* w, const float* x, int k) {
 
 // 256 threads; shared memory: XS bytes and x. A tile: `height` columns, up to 8, of gate and of up.
 extern "C" __global__ void __launch_bounds__(256, 1)
-    gemm_silu_bf16(const float* x, const bf16* w_gate, const bf16* w_up, float* y, int tokens,
-                   int n, int k, int height) {
+    gemm_silu_bf16(const float* x, const bf16* w_gate, const bf16* w_up, float* y,
+                   const float* norm_w, float norm_eps, int tokens, int n, int k, int height) {
   extern __shared__ __align__(128) char shared[];
   bf16* xs = reinterpret_cast<bf16*>(shared + XS);
   const int tiles = (n + height - 1) / height, first = part(tiles, 0);
   const int i = threadIdx.x % HALF, token = threadIdx.x / HALF;
   const auto source = [&](int i) { return x + (long long)i * k; };
   Staged staged;
+  staged.norm = Norm::of(norm_w, norm_eps, shared);
+  staged.norm.prepare(source, tokens, k);
   int column = 0;
   stream(
       first, part(tiles, 1), k, k, shared,
@@ -263,11 +331,13 @@ extern "C" __global__ void __launch_bounds__(256, 1)
 
 // float32 weights, for checks: a thread an output, 64 threads a block.
 extern "C" __global__ void __launch_bounds__(64)
-    gemm_silu_f32(const float* x, const float* w_gate, const float* w_up, float* y, int tokens,
-                  int n, int k) {
+    gemm_silu_f32(const float* x, const float* w_gate, const float* w_up, float* y,
+                  const float* norm_w, float norm_eps, int tokens, int n, int k) {
   const int column = blockIdx.x * HALF + threadIdx.x % HALF, token = threadIdx.x / HALF;
   if (token >= tokens || column >= n) return;
   const long long at = (long long)column * k;
   const float* row = x + (long long)token * k;
-  y[(long long)token * n + column] = gated(dot(w_gate + at, row, k), dot(w_up + at, row, k));
+  const float r = norm_w ? norm_alone(row, k, norm_eps) : 1.0f;
+  y[(long long)token * n + column] =
+      gated(dot(w_gate + at, row, k, norm_w, r), dot(w_up + at, row, k, norm_w, r));
 }

@@ -63,6 +63,23 @@ def join(acc):
 
 
 @njit(nogil=True, cache=True)
+def normed(x, w, eps):
+    """x / sqrt(mean x^2 + eps) * w, row by row: x [tokens, k], w [k]; squares add up as products
+    do. Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019."""
+    y = np.empty_like(x)
+    acc = np.empty(SUMS, np.float32)
+    for t in range(len(x)):
+        acc[:] = 0
+        for i in range(x.shape[1]):
+            acc[i % SUMS] = fma(x[t, i], x[t, i], acc[i % SUMS])
+        mean = join(acc) / np.float32(x.shape[1])
+        r = np.float32(1) / np.sqrt(mean + np.float32(eps))
+        for i in range(x.shape[1]):
+            y[t, i] = (x[t, i] * r) * w[i]
+    return y
+
+
+@njit(nogil=True, cache=True)
 def exp(x):
     """e^x below 2 ulp; x is clamped to -87 and 88. Source: expf of the Cephes library."""
     if x < np.float32(-87):
@@ -83,11 +100,14 @@ def exp(x):
 
 
 @njit(nogil=True, cache=True)
-def gemm_silu(x, w_gate, w_up, y):
-    """y = silu(x Wg^T) * (x Wu^T); x [tokens, k], w_gate and w_up [n, k], y [tokens, n].
+def gemm_silu(x, w_gate, w_up, y, norm_w=None, norm_eps=0.0):
+    """y = silu(x Wg^T) * (x Wu^T); x [tokens, k], w_gate and w_up [n, k], y [tokens, n]. With
+    norm_w [k], x's norm is multiplied in its place.
 
     Source: Shazeer, "GLU Variants Improve Transformer", 2020 (SwiGLU).
     """
+    if norm_w is not None:
+        x = normed(x, norm_w, norm_eps)
     acc = np.empty(SUMS, np.float32)
     one = np.float32(1)
     for n0 in range(0, len(w_gate), TILE):  # a tile's weights stay in cache for every token

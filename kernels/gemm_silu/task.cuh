@@ -17,10 +17,11 @@ struct gemm_silu : MkProductBody {
 
   MK_DEVICE static void early(const GemmSiluArgs& a, const MkRun& run, const MkStage& s) {
     P::plan(s, run, a.count, a.k, a.block, tiles(a), parts);
+    P::expect(s, a.norm_w, a.k);
   }
 
   MK_DEVICE static MkInput input(const GemmSiluArgs& a, const MkRun&, const MkStage& s) {
-    return P::input(a.x, a.k, s);
+    return P::input(a.x, a.k, s, a.norm_w, a.norm_eps);
   }
 
   // a lane has one output column and two tokens

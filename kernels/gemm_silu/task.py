@@ -1,6 +1,7 @@
 """The gemm_silu body: 16 output columns for every token of a block."""
 
 from mkport.machines.cpu.dot import dot_group, dot_tile, put_rows
+from mkport.machines.cpu.norm import norm_rows
 from mkport.machines.cpu.vector import (
     add,
     body,
@@ -28,8 +29,12 @@ def gemm_silu(a, tile, arena):
         tokens = min(tokens, t0 + a.block)
     while t0 < tokens:
         group = dot_group(t0, tokens)  # tokens that share each weight that is loaded
-        dot_tile(a.w_gate, n0 * a.k, rows, a.x, t0 * a.k, tokens, a.k, t0, arena)
-        dot_tile(a.w_up, n0 * a.k, rows, a.x, t0 * a.k, tokens, a.k, t0, ups)
+        x, x_at = a.x, t0 * a.k
+        if a.norm_w != 0:
+            x, x_at = arena + 24576, 0  # behind all else
+            norm_rows(a.x, a.norm_w, t0, group, a.k, a.norm_eps, x)
+        dot_tile(a.w_gate, n0 * a.k, rows, x, x_at, tokens, a.k, t0, arena)
+        dot_tile(a.w_up, n0 * a.k, rows, x, x_at, tokens, a.k, t0, ups)
         for t in range(group):
             gate = join_sums(arena, t * 256)
             silu = div(gate, add(splat(1.0), exp(sub(zeros(), gate))))

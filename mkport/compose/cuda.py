@@ -23,6 +23,7 @@ USUAL_ROWS = 8
 MAX_OPS = 63  # of a program: bits of a word
 NO_PRODUCT = """MK_DEVICE inline void mk_load_product(const MkBox&, const MkParts&, MkLoad&) {}
 MK_DEVICE inline void mk_compute_product(const MkBox&, MkRole&, MkCompute&) {}
+MK_DEVICE inline void mk_gather_normed(const MkInput&, char*) {}
 """
 FIXED = "// Arguments that all nodes of an op have alike are constants: for one graph alone.\n"
 SHARED = {  # what bodies name: the section that has it
@@ -61,6 +62,7 @@ def compose_cuda(
         raise UserError(f"A step of {rows} rows; the CUDA machine has 1 to {MAX_ROWS}.")
     bodies = {op: _body(op) for op in ops if op.args}
     storage = f"typedef {STORAGE[weights]} mk_weight;\ntypedef {STORAGE[cache]} mk_kv;\n"
+    storage += f"enum {{ MK_NORMED = {int(_norms(ops, fixed or {}))} }};  // some inputs are\n"
     sections = [
         ("Primitives", f"#ifndef MK_HOST\n{_copy('device.cuh')}#endif\n"),
         ("Constants and storage types", constants_text(rows) + storage),
@@ -80,6 +82,12 @@ def compose_cuda(
     )
     text = joined(head, sections, "\n//")
     return CudaProgram(tuple(ops), weights, cache, text, rows, dict(fixed or {}))
+
+
+def _norms(ops: Iterable[Op], fixed: Fixed) -> bool:
+    """Whether any of the ops may norm its inputs on their way, as products do."""
+    names = [op.name for op in ops if any(arg.name == "norm_w" for arg in op.args)]
+    return any(fixed.get((name, "norm_w"), 0) is not None for name in names)
 
 
 def _copy(name: str) -> str:

@@ -30,7 +30,7 @@ class Arg:
     doc: str
     dtype: str = ""  # tensors: "f32", "i32", "weight" or "kv" (the last two are the program's)
     optional: bool = False  # tensors: may be absent, address 0 in the body
-    default: int | None = None  # integers: what a node has that does not say
+    default: float | None = None  # numbers: what a node has that does not say
 
 
 def tensor(name: str, dtype: str, doc: str, optional: bool = False) -> Arg:
@@ -43,9 +43,10 @@ def integer(name: str, doc: str, default: int | None = None) -> Arg:
     return Arg(name, "int", doc, default=default)
 
 
-def real(name: str, doc: str) -> Arg:
-    """A float32 argument; the record carries its bits."""
-    return Arg(name, "float", doc)
+def real(name: str, doc: str, default: float | None = None) -> Arg:
+    """A float32 argument, whose bits the record carries; a node may leave one out that has a
+    `default`."""
+    return Arg(name, "float", doc, default=default)
 
 
 class Bound(SimpleNamespace):

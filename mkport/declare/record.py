@@ -4,7 +4,7 @@ This is the only place that knows which word means what. The C header, the const
 composed CPU file, the reference table and the trace labels are generated from `RECORD`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 RECORD_WORDS = 32  # 128 bytes: one cache line pair on a CPU, one transaction on a GPU
 MAX_WAITS = 4
@@ -40,11 +40,13 @@ def _lay_out(*fields: tuple[str, int, str]) -> dict[str, Field]:
 
 RECORD = _lay_out(
     ("op", 1, "opcode: the op's place in the program's list of ops"),
-    ("flags", 1, "reserved for the machine, zero"),
     ("node", 1, "the step graph's node that this record runs tiles of"),
     ("waits", 2 * MAX_WAITS, "up to four (counter, target) pairs; counter -1 ends the list"),
     ("signal", 2, "(counter, amount) added with release once, after the run's last tile"),
     ("run", 3, "(first, stride, count): the tiles first, first + stride, ..."),
-    ("args", 16, "the op's own arguments, in the order of its declaration"),
+    ("args", 17, "the op's own arguments, in the order of its declaration"),
 )
+# No worker reads the node, so the launcher of a GPU's workers writes what they need in its place.
+RECORD["flags"] = replace(RECORD["node"], name="flags", doc="a machine's own, in the node's place")
+RECORD = dict(sorted(RECORD.items(), key=lambda item: item[1].first))
 MAX_ARGS = RECORD["args"].words

@@ -24,7 +24,7 @@ from mkport.models.fields import (
     refuse_unknown,
     whole,
 )
-from mkport.models.step import Heads, Norm, Step, StepShape
+from mkport.models.step import Heads, Input, Norm, Step, StepShape
 from mkport.models.tensors import (
     Pieces,
     Shapes,
@@ -233,7 +233,7 @@ def build(config: CohereConfig, shape: StepShape) -> Graph:
     """
     step, norm = Step(shape, config.hidden), Norm(config.norm_eps, config.mean)
     step.embed("model.embed_tokens.weight", config.vocab)
-    left: str | None = None  # a layer's input, normed by the layer before
+    left: Input | None = None  # a layer's input, normed by the layer before
     for layer, dense in enumerate(config.dense):
         block, label = f"model.layers.{layer}", f"layer {layer}"
         heads = Heads(
@@ -268,7 +268,7 @@ def build(config: CohereConfig, shape: StepShape) -> Graph:
         else:
             step.add_product(*o_proj)
             step.gated(layer, h, f"{block}.mlp", dense)
-    return step.head("model.norm.weight", norm, config.table, config.vocab)
+    return step.head("model.norm.weight", norm, config.table, config.vocab, apart=True)
 
 
 CONFIG = CohereConfig  # the name under which every family offers its config class

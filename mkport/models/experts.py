@@ -13,7 +13,7 @@ from mkport.kernels.moe_group.op import slots_of
 from mkport.kernels.moe_up.op import OP as MOE_UP
 from mkport.kernels.topk.op import GROUPED
 from mkport.kernels.topk.op import OP as TOPK
-from mkport.models.step import Norm, Step
+from mkport.models.step import Input, Norm, Step
 
 MAX_EXPERTS = 4096  # a layer; far beyond any model
 
@@ -46,8 +46,8 @@ class Experts:
 
 
 def add_experts(
-    step: Step, layer: int, h: str, prefix: str, e: Experts, norm: Norm | None = None
-) -> str | None:
+    step: Step, layer: int, h: Input, prefix: str, e: Experts, norm: Norm | None = None
+) -> Input | None:
     """x [rows, hidden] += the weighted sum of each token's chosen experts of h [rows, hidden].
     Returns as `combine`.
 
@@ -66,7 +66,7 @@ def _slots(step: Step, e: Experts) -> int:
     return slots_of(e.experts, step.shape.rows, e.top, step.shape.slot_pairs)
 
 
-def score(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
+def score(step: Step, layer: int, h: Input, prefix: str, e: Experts) -> None:
     """The router's logits of every expert for each token of h [rows, hidden]: [rows, experts]."""
     rows, label = step.shape.rows, f"layer {layer}"
     z = step.scratch("router_logits", rows, e.experts)
@@ -115,8 +115,10 @@ def choose(step: Step, layer: int, e: Experts) -> None:
         )
 
 
-def up(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
-    """Activations of every (token, expert) pair: h [rows, hidden] -> `act` [rows * top, ffn]."""
+def up(step: Step, layer: int, h: Input, prefix: str, e: Experts) -> None:
+    """Activations of every (token, expert) pair: h [rows, hidden], normed already -> `act`
+    [rows * top, ffn]."""
+    assert h.norm_w is None, "experts norm nothing"
     slots = _slots(step, e)
     both = step.weight(f"{prefix}.experts.gate_up_proj", e.experts, 2 * e.ffn, step.hidden)
     pairs = (step.shape.rows * e.top, e.ffn)
@@ -126,7 +128,7 @@ def up(step: Step, layer: int, h: str, prefix: str, e: Experts) -> None:
         count="count",
         slots="slots",
         pairs="pairs",
-        x=h,
+        x=h.x,
         w_gate=both,
         w_up=both,
         act=step.tensor("act", "f32", pairs, "scratch", (slots, e.ffn)),
@@ -162,7 +164,7 @@ def down(step: Step, layer: int, prefix: str, e: Experts) -> None:
 
 def combine(
     step: Step, layer: int, e: Experts, norm: Norm | None = None, more: str | None = None
-) -> str | None:
+) -> Input | None:
     """x [rows, hidden] += the weighted sum of each token's experts' outputs [rows * top, hidden];
     before that += `more` [rows, hidden], if it is given.
 
@@ -185,4 +187,4 @@ def combine(
         top=e.top,
         **carried,
     )
-    return carried.get("h")
+    return Input(carried["h"]) if norm is not None else None

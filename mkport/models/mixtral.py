@@ -12,7 +12,7 @@ from mkport.models.base import COMMON, FIXED, DecoderConfig, common_fields, rope
 from mkport.models.experts import Experts
 from mkport.models.fields import either, refuse_unknown, whole
 from mkport.models.sequential import first_half, first_half_shapes, scales
-from mkport.models.step import Heads, Norm, Step, StepShape
+from mkport.models.step import Heads, Input, Norm, Step, StepShape
 from mkport.models.tensors import (
     Pieces,
     Shapes,
@@ -102,9 +102,10 @@ def build(config: MixtralConfig, shape: StepShape) -> Graph:
     step, norm = Step(shape, config.hidden), Norm(config.norm_eps)
     heads = Heads(config.heads, config.kv_heads, config.head_dim, window=config.window)
     step.embed("model.embed_tokens.weight", config.vocab)
-    left: str | None = None  # a layer's input, normed by the layer before
+    left: Input | None = None  # a layer's input, normed by the layer before
     for layer in range(config.layers):
-        h, prefix = first_half(step, layer, heads, norm, left), f"model.layers.{layer}.mlp"
+        h = first_half(step, layer, heads, norm, left, experts=True)
+        prefix = f"model.layers.{layer}.mlp"
         following = norm if layer + 1 < config.layers else None
         left = experts.add_experts(step, layer, h, prefix, config.experts, following)
     return step.head("model.norm.weight", norm, config.table, config.vocab)

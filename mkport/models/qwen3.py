@@ -24,7 +24,7 @@ from mkport.models.fields import (
     whole,
 )
 from mkport.models.sequential import first_half, first_half_shapes, scales
-from mkport.models.step import Heads, Norm, Step, StepShape
+from mkport.models.step import Heads, Input, Norm, Step, StepShape
 from mkport.models.tensors import (
     Pieces,
     Shapes,
@@ -158,7 +158,7 @@ def build(config: QwenConfig, shape: StepShape) -> Graph:
     """The step graph: sequential blocks, attention then the feed-forward or the experts."""
     step, norm = Step(shape, config.hidden), Norm(config.norm_eps)
     step.embed("model.embed_tokens.weight", config.vocab)
-    left: str | None = None  # a layer's input, normed by the layer before
+    left: Input | None = None  # a layer's input, normed by the layer before
     for layer, sparse in enumerate(config.sparse):
         heads = Heads(
             config.heads,
@@ -167,7 +167,8 @@ def build(config: QwenConfig, shape: StepShape) -> Graph:
             window=config.windows[layer],
             norm_eps=config.norm_eps,
         )
-        h, mlp = first_half(step, layer, heads, norm, left), f"model.layers.{layer}.mlp"
+        h = first_half(step, layer, heads, norm, left, experts=sparse)
+        mlp = f"model.layers.{layer}.mlp"
         left = None
         if sparse and config.experts is not None:
             following = norm if layer + 1 < config.layers else None

@@ -2,7 +2,7 @@
 reads it: the tensors and nodes of a layer's first half. The second half is the family's."""
 
 from mkport.models.base import DecoderConfig
-from mkport.models.step import Heads, Norm, Step
+from mkport.models.step import Heads, Input, Norm, Step
 from mkport.models.tensors import Shapes, attention_shapes
 
 
@@ -15,17 +15,27 @@ def first_half_shapes(config: DecoderConfig, block: str, head_norms: bool = Fals
     }
 
 
-def first_half(step: Step, layer: int, heads: Heads, norm: Norm, h: str | None = None) -> str:
+def first_half(
+    step: Step,
+    layer: int,
+    heads: Heads,
+    norm: Norm,
+    h: Input | None = None,
+    *,
+    experts: bool = False,
+) -> Input:
     """x += attention of the normed x; returns the feed-forward's input, [rows, hidden].
 
-    `h` is the normed x, [rows, hidden], where the layer before has left it.
+    `h` is the normed x, [rows, hidden], where the layer before has left it. For `experts` the
+    output is normed already.
     """
     block, label = f"model.layers.{layer}", f"layer {layer}"
-    h = h or step.norm(f"{label} / norm", f"{block}.input_layernorm.weight", norm)
+    h = h or step.normed(f"{label} / norm", f"{block}.input_layernorm.weight", norm)
     a = step.attention(layer, h, f"{block}.self_attn", heads)
     width = heads.heads * heads.head_dim
     step.add_product(f"{label} / o_proj", a, f"{block}.self_attn.o_proj.weight", width)
-    return step.norm(f"{label} / ffn_norm", f"{block}.post_attention_layernorm.weight", norm)
+    last = step.norm if experts else step.normed
+    return last(f"{label} / ffn_norm", f"{block}.post_attention_layernorm.weight", norm)
 
 
 def scales(config: DecoderConfig) -> dict[str, float]:

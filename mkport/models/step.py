@@ -15,7 +15,7 @@ from mkport.kernels.attention.op import OP as ATTENTION
 from mkport.kernels.attention.op import splits_kept
 from mkport.kernels.attention_combine.op import OP as COMBINE
 from mkport.kernels.embed.op import OP as EMBED
-from mkport.kernels.gemm.op import MOST_TOKENS, TOKENS
+from mkport.kernels.gemm.op import MOST_TOKENS, NORMED, TOKENS
 from mkport.kernels.gemm.op import OP as GEMM
 from mkport.kernels.gemm_rope.op import OP as GEMM_ROPE
 from mkport.kernels.gemm_silu.op import OP as GEMM_SILU
@@ -86,6 +86,12 @@ class StepShape:
         return max(TOKENS, min(fit, MOST_TOKENS, -(-self.rows // TOKENS) * TOKENS))
 
     @property
+    def folded(self) -> bool:
+        """Whether products norm their inputs themselves. On a GPU every other worker waits for a
+        norm by itself; a step of more rows would norm them one after the other."""
+        return bool(self.stage) and self.rows == 1
+
+    @property
     def slot_pairs(self) -> int:
         """Pairs of a slot of the experts; 0: any number."""
         return TOKENS if self.stage and self.rows > TOKENS else 0
@@ -110,6 +116,20 @@ class Norm:
 
     eps: float
     mean: bool = False  # LayerNorm: the mean is taken off first; else RMSNorm
+
+
+@dataclass(frozen=True)
+class Input:
+    """What products read: the rows of scratch `x`, or their norm."""
+
+    x: str
+    norm_w: str | None = None
+    norm_eps: float = 0.0
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """As a product is told."""
+        return {"x": self.x, "norm_w": self.norm_w, "norm_eps": self.norm_eps}
 
 
 class Step:
@@ -158,11 +178,17 @@ class Step:
             EMBED, "embed", count="count", tokens="tokens", table=table, y="x", k=self.hidden
         )
 
-    def norm(self, label: str, weight: str, norm: Norm) -> str:
-        """h [rows, hidden] = norm(x), with the `weight` [hidden]; returns h's name."""
+    def norm(self, label: str, weight: str, norm: Norm) -> Input:
+        """h [rows, hidden] = norm(x), with the `weight` [hidden]; returns h."""
         h = self.scratch("h", self.shape.rows, self.hidden)
         self._norm(label, "count", "x", h, weight, norm)
-        return h
+        return Input(h)
+
+    def normed(self, label: str, weight: str, norm: Norm) -> Input:
+        """As `norm`, of which nothing is left where products norm their inputs themselves."""
+        if not self.shape.folded or norm.mean or self.hidden > NORMED:
+            return self.norm(label, weight, norm)
+        return Input("x", self.tensor(weight, "f32", (self.hidden,), "weight"), norm.eps)
 
     def carried(self, weight: str, norm: Norm) -> dict[str, Any]:
         """What an op is told that leaves h = norm(x) where it writes x last."""
@@ -197,13 +223,13 @@ class Step:
         loader."""
         return self.tensor(name, "f32", (self.shape.context, head_dim), "weight")
 
-    def attention(self, layer: int, h: str, prefix: str, a: Heads) -> str:
+    def attention(self, layer: int, h: Input, prefix: str, a: Heads) -> str:
         """Queries, cached keys and values, attention; returns [rows, heads * head_dim]."""
         self.project(layer, h, prefix, a)
         self.attend(layer, a)
         return self.join_splits(layer, a)
 
-    def project(self, layer: int, h: str, prefix: str, a: Heads) -> None:
+    def project(self, layer: int, h: Input, prefix: str, a: Heads) -> None:
         """Queries of `h` [rows, hidden] to scratch [rows, heads * head_dim], its keys and values to
         the cache [pages, kv_heads, page, head_dim]."""
         rope = self.rope_table("rope", a.head_dim) if a.rope else None
@@ -250,7 +276,7 @@ class Step:
         )
 
     def _projected(
-        self, layer: int, h: str, prefix: str, a: Heads, part: str, rope: str | None
+        self, layer: int, h: Input, prefix: str, a: Heads, part: str, rope: str | None
     ) -> None:
         """One projection that rotates as it goes."""
         placed = self._placed(layer, a, part, rope)
@@ -258,9 +284,9 @@ class Step:
         w = self.weight(f"{prefix}.{part}_proj.weight", width, self.hidden)
         label = f"layer {layer} / {part}_proj"
         block = self.shape.block(self.hidden)
-        self.graph.add(GEMM_ROPE, label, x=h, w=w, k=self.hidden, block=block, **placed)
+        self.graph.add(GEMM_ROPE, label, **h.args, w=w, k=self.hidden, block=block, **placed)
 
-    def _heads(self, layer: int, h: str, prefix: str, a: Heads, part: str) -> None:
+    def _heads(self, layer: int, h: Input, prefix: str, a: Heads, part: str) -> None:
         """One projection as it is."""
         width = (a.heads if part == "q" else a.kv_heads) * a.head_dim
         y = self.scratch(part, self.shape.rows, width)
@@ -330,20 +356,20 @@ class Step:
         """x (the residual stream) [rows, hidden] += input [rows, k] times the `weight` [hidden, k]
         transposed."""
         self.weight(weight, self.hidden, k)
-        self.product(label, "count", x, weight, "x", self.hidden, k, residual="x")
+        self.product(label, "count", Input(x), weight, "x", self.hidden, k, residual="x")
 
     def hidden_product(self, label: str, x: str, weight: str, k: int) -> str:
         """The same product by itself, for a later node to add to x; returns its name."""
         self.weight(weight, self.hidden, k)
         y = self.scratch("attention_out", self.shape.rows, self.hidden)
-        self.product(label, "count", x, weight, y, self.hidden, k)
+        self.product(label, "count", Input(x), weight, y, self.hidden, k)
         return y
 
     def product(
         self,
         label: str,
         count: str,
-        x: str,
+        x: Input,
         w: str,
         y: str,
         n: int,
@@ -352,10 +378,10 @@ class Step:
     ) -> None:
         """y [rows, n] = x [rows, k] times the weight w [n, k] transposed, plus the
         `residual` [rows, n] if there is one."""
-        args: dict[str, Any] = {"x": x, "w": w, "y": y, "n": n, "k": k, "residual": residual}
+        args: dict[str, Any] = {**x.args, "w": w, "y": y, "n": n, "k": k, "residual": residual}
         self.graph.add(GEMM, label, count=count, block=self.shape.block(k), **args)
 
-    def gated(self, layer: int, h: str, prefix: str, ffn: int) -> None:
+    def gated(self, layer: int, h: Input, prefix: str, ffn: int) -> None:
         """x += down(silu(gate(h)) * up(h)): h [rows, hidden], gate and up [ffn, hidden], down
         [hidden, ffn]."""
         f = self.scratch(f"f{ffn}", self.shape.rows, ffn)
@@ -363,7 +389,7 @@ class Step:
             GEMM_SILU,
             f"layer {layer} / gate_up",
             count="count",
-            x=h,
+            **h.args,
             w_gate=self.weight(f"{prefix}.gate_proj.weight", ffn, self.hidden),
             w_up=self.weight(f"{prefix}.up_proj.weight", ffn, self.hidden),
             y=f,
@@ -373,18 +399,27 @@ class Step:
         )
         self.add_product(f"layer {layer} / down_proj", f, f"{prefix}.down_proj.weight", ffn)
 
-    def head(self, weight: str, norm: Norm, table: str, vocab: int) -> Graph:
+    def head(self, weight: str, norm: Norm, table: str, vocab: int, apart: bool = False) -> Graph:
         """The wanted rows' final norm, `logits` float32 [logits, vocab] and greedy choice, `next`
-        int32 [logits]; returns the finished graph. `table` is [vocab, hidden]."""
+        int32 [logits]; returns the finished graph. `table` is [vocab, hidden]. `apart`: the norm
+        is a node in any step."""
         rows, count = self.shape.logits, "logit_count"
-        last = self.scratch("last", rows, self.hidden)
-        self.graph.add(
-            SELECT, "select", count=count, index="logit_rows", x="x", y=last, k=self.hidden
-        )
-        self._norm("norm", count, last, last, weight, norm)
+        last = self._wanted(weight, norm, apart)
         logits = self.tensor("logits", "f32", (rows, vocab), "output")
         self.weight(table, vocab, self.hidden)
         self.product("lm_head", count, last, table, logits, vocab, self.hidden)
         chosen = self.tensor("next", "i32", (rows,), "output")
         self.graph.add(ARGMAX, "argmax", count=count, x=logits, y=chosen, n=vocab)
         return self.graph
+
+    def _wanted(self, weight: str, norm: Norm, apart: bool) -> Input:
+        """The norm of the rows that are wanted; of a step of one row, the row is."""
+        rows, count = self.shape.logits, "logit_count"
+        if self.shape.folded and not norm.mean and self.hidden <= NORMED and not apart:
+            return self.normed("norm", weight, norm)
+        last = self.scratch("last", rows, self.hidden)
+        self.graph.add(
+            SELECT, "select", count=count, index="logit_rows", x="x", y=last, k=self.hidden
+        )
+        self._norm("norm", count, last, last, weight, norm)
+        return Input(last)

@@ -13,7 +13,7 @@ from mkport.plan.schedule import Schedule
 from mkport.verify.footprint import Footprint
 from mkport.verify.report import MAX_PROBLEMS, Place, Problem
 
-_OP, _FLAGS, _NODE = (RECORD[name].first for name in ("op", "flags", "node"))
+_OP, _NODE = RECORD["op"].first, RECORD["node"].first
 _WAITS, _SIGNAL, _RUN, _ARGS = (RECORD[name] for name in ("waits", "signal", "run", "args"))
 
 
@@ -97,7 +97,6 @@ def record_problems(records: Records, foot: Footprint) -> list[Problem]:
     used = np.logical_and.accumulate(waits[:, :, 0] >= 0, axis=1)
     checks = [
         (words[:, _OP] != foot.opcodes[node], "has an opcode that is not its node's op"),
-        (words[:, _FLAGS] != 0, "has flags set, which are reserved and must be zero"),
         (
             (words[:, _ARGS.first : _ARGS.end] != foot.args[node]).any(axis=1),
             "has argument words that are not its node's arguments: it would touch other tensors "

@@ -18,7 +18,7 @@ from mkport.testing import check_op
 from mkport.testing.cuda_forms import run_solo, run_standalone
 from mkport.verify import verify
 from tests.cuda.host_ops import program
-from tests.kernels.cases import made
+from tests.kernels.cases import made, normed_apart
 from tests.kernels.moe_chain import OPS as CHAIN_OPS
 from tests.kernels.moe_chain import Sizes, chain, random_arrays
 
@@ -30,6 +30,13 @@ EXPERTS: dict[str, Any] = {"tokens": 8, "experts": 9, "top": 4, "n": 21, "k": 48
 def solo(name: str, case: Case, workers: int = 3, seed: int = 0) -> dict[str, np.ndarray]:
     """The outputs of a megakernel of one op."""
     return run_solo(find_op(name), case, program(name), "host", workers, seed)
+
+
+@pytest.mark.parametrize("k", [16, 1040, 4096])
+@pytest.mark.parametrize("name", ["gemm_rope", "gemm_silu"])
+def test_a_product_of_normed_rows_is_rmsnorm_then_the_product(name: str, k: int) -> None:
+    fused, after = normed_apart(name, k, lambda op, case: solo(op, case)["y"])
+    assert solo(name, fused)["y"].tobytes() == solo(name, after)["y"].tobytes()
 
 
 @pytest.mark.slow

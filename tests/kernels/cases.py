@@ -1,5 +1,6 @@
 """Cases of ops for tests: what their oracles make, by the op's name."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,26 @@ def made(name: str, dtype: str = "bf16", **shape: Any) -> Case:
     """The op's case of a shape, always the same, with weights and cache of a storage type."""
     oracle = load_part(find_op(name), "oracle")
     return oracle.make(np.random.default_rng(0), dtype, dtype, **shape)
+
+
+PRODUCTS: dict[str, dict[str, Any]] = {
+    "gemm": {"n": 40},
+    "gemm_rope": {"heads": 2, "head_dim": 32},
+    "gemm_silu": {"n": 40},
+}
+
+
+def normed_apart(name: str, k: int, run: Callable[[str, Case], np.ndarray]) -> tuple[Case, Case]:
+    """A product whose rows of k columns are normed, and the same of rows that rmsnorm has normed
+    before; `run` gives an op's output."""
+    fused = made(name, tokens=5, rows=4, k=k, norm=2.0, **PRODUCTS[name])
+    first = {"count": fused.arrays["count"], "x": fused.arrays["x"], "w": fused.arrays["norm_w"]}
+    first["y"] = np.full_like(first["x"], np.nan)
+    values = {"groups": 1, "k": k, "eps": fused.values["norm_eps"]}
+    after = fused.copy()
+    after.arrays["x"] = run("rmsnorm", Case(first, values, ("y",)))
+    del after.arrays["norm_w"]
+    return fused, after
 
 
 # Steps of more than 8 rows, as a GPU's: blocks of tokens, slots of up to 8 pairs. By op and name.

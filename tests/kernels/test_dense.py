@@ -15,7 +15,7 @@ from mkport.declare.case import Case, from_bf16
 from mkport.library import find_op
 from mkport.testing import check_op
 from mkport.testing.forms import run_ported
-from tests.kernels.cases import made
+from tests.kernels.cases import made, normed_apart
 
 Programs = Callable[[str], Program]
 Run = Callable[[str, Case], np.ndarray]
@@ -23,7 +23,7 @@ Run = Callable[[str, Case], np.ndarray]
 BATCH = 8
 BATCHED: dict[str, dict[str, Any]] = {
     "gemm": {"n": 77, "k": 176, "residual": True},
-    "gemm_silu": {"n": 77, "k": 176},
+    "gemm_silu": {"n": 77, "k": 176, "norm": 2.0},
     "gemm_rope": {"heads": 2, "head_dim": 48, "k": 176},
     "rope": {"heads": 2, "head_dim": 48},
     "rmsnorm": {"groups": 3, "k": 80},
@@ -107,9 +107,17 @@ def test_gemm_rope_is_gemm_then_rope(k: int, half_split: int, cached: bool, run:
     product = Case(arrays | {"y": np.full((6, n), np.nan, np.float32)}, {"n": n, "k": k}, ("y",))
     y = run("gemm", product)
     arrays = {name: array for name, array in fused.arrays.items() if name not in ("w", "x")}
-    values = {name: value for name, value in fused.values.items() if name not in ("k", "block")}
+    gone = ("k", "block", "norm_eps")
+    values = {name: value for name, value in fused.values.items() if name not in gone}
     after = Case(arrays | {"x": y}, values | {"eps": 0.0}, fused.outputs, fused.logical)
     assert bits(run("gemm_rope", fused)) == bits(run("rope", after))
+
+
+@pytest.mark.parametrize("k", [16, 80, 4096])
+@pytest.mark.parametrize("name", ["gemm", "gemm_rope", "gemm_silu"])
+def test_a_product_of_normed_rows_is_rmsnorm_then_the_product(name: str, k: int, run: Run) -> None:
+    fused, after = normed_apart(name, k, run)
+    assert bits(run(name, fused)) == bits(run(name, after))
 
 
 @pytest.mark.parametrize("head_dim", [16, 48, 128, 272])

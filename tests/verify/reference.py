@@ -82,7 +82,6 @@ class Row:
     """A record taken apart."""
 
     op: int
-    flags: int
     node: int
     waits: list[tuple[int, int]]
     signal: tuple[int, int]
@@ -102,7 +101,6 @@ def _row(words: list[int]) -> Row:
     w = part("waits")
     return Row(
         part("op")[0],
-        part("flags")[0],
         part("node")[0],
         list(zip(w[::2], w[1::2], strict=True)),
         (part("signal")[0], part("signal")[1]),
@@ -141,7 +139,6 @@ def _well_formed(r: Row, graph: Graph, counters: int) -> bool:
     counter, amount = r.signal
     return (
         r.op == graph.ops.index(node.op)
-        and r.flags == 0
         and r.args == args + [0] * (len(r.args) - len(args))
         and (counter == -1 or (0 <= counter < counters and amount >= 1))
     )

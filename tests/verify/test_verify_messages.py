@@ -12,7 +12,7 @@ from mkport.errors import UserError
 from mkport.plan import Graph, Schedule, deal
 from mkport.plan.depend import JOIN
 from mkport.verify import Problem, Refused, verify
-from tests.verify.mutants import FLAGS, NODE, RUN, SIGNAL, WAITS
+from tests.verify.mutants import NODE, OP, RUN, SIGNAL, WAITS
 from tests.verify.toys import MIX, SOURCES
 
 WHOLE = {
@@ -212,17 +212,17 @@ def test_join_that_is_there_twice() -> None:
 
 def test_join_in_words() -> None:
     schedule, at = _with_join()
-    schedule.lists[0][at, FLAGS] = 1
+    schedule.lists[0][at, OP] = 63
     assert _problems(schedule)[0].message.startswith(
-        f"join before use without tiles (worker 0, record {at}) has flags set"
+        f"join before use without tiles (worker 0, record {at}) has an opcode that is not its"
     )
 
 
 def test_record_that_no_planner_made() -> None:
-    assert _problems(_schedule((1, 1, FLAGS, 1))) == [
+    assert _problems(_schedule((1, 1, OP, 63))) == [
         Problem(
             "record",
-            "use tile 1 (worker 1, record 1) has flags set, which are reserved and must be zero; "
+            "use tile 1 (worker 1, record 1) has an opcode that is not its node's op; "
             "deal the schedule again instead of editing it.",
             records=((1, 1),),
         )

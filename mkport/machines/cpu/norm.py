@@ -79,3 +79,11 @@ def norm_row(x, w, y, at, k, eps, centre):
     for i in range(0, k, 16):
         normed = mul(norm_centred(x, at + i, mean, rest), r)
         store_f32(y, at + i, mul(normed, load_f32(w, i)))
+
+
+@body
+def norm_rows(x, w, first, rows, k, eps, y):
+    """Stores the norms of so many rows of x, [rows, k], from row `first` on, in `y` [rows, k]; the
+    mean is not taken off."""
+    for row in range(rows):
+        norm_row(x + 4 * (first + row) * k, w, y + 4 * row * k, 0, k, eps, 0)

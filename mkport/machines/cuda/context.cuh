@@ -45,6 +45,8 @@ struct MkInput {
   int n, rows;
   int pitch;              // staged elements from one row to the next
   int32_t source;         // place in shared memory of each one's place in x; -1: in their order
+  const float* norm_w;    // [n] of the norm that they go through on their way; null: of none
+  float norm_eps;
 };
 
 // A record as all roles read it: its words, and the addresses of its tensor arguments.

@@ -167,6 +167,9 @@ MK_INLINE mk_word4 mk_load_immutable16(const void* p) {  // 16 bytes aligned
       : "l"(p));
   return x;
 }
+MK_INLINE void mk_prefetch(const void* p) {  // 128 bytes, to the L2 cache
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
 MK_INLINE float mk_load_coherent(const float* p) {
   float x;
   asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(x) : "l"(p) : "memory");

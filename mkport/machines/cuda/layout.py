@@ -26,6 +26,7 @@ from mkport.errors import UserError
 from mkport.plan import Schedule, signal_of
 
 NODE = RECORD["node"].first
+NORM = ("norm_w", "norm_eps")  # what rows may go through before they are staged
 BOXES = CONSTANTS["BOXES"]
 STAGE_ALIGN = CONSTANTS["STAGE_ALIGN"]
 STAGE_BYTES = 16 * (2048 * 2 + 16)  # 16 rows of 2048 bfloat16: four chunks lie beside them
@@ -190,7 +191,7 @@ def _same_inputs(schedule: Schedule) -> set[tuple[int, int]]:
     for number, node in enumerate(nodes):
         if node.op.stages:
             name = node.args[node.op.stages]
-            key = (name, node.args["count"], node.args["k"], node.args.get("block"))
+            key = (name, *(node.args.get(arg) for arg in ("count", "k", "block", *NORM)))
             since = [n for n in holders.get(key, []) if n > written.get(name, -1)]
             found |= {(n, number) for n in since}
             holders[key] = [*since, number]

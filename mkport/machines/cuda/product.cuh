@@ -62,11 +62,19 @@ struct MkProduct {
   }
 
   // `tokens` rows of x: [tokens][k + PAD] in the weights' storage type.
-  MK_DEVICE static MkInput input(const float* x, int k, int tokens) {
-    return {x, k, tokens, k + PAD, -1};
+  MK_DEVICE static MkInput input(const float* x, int k, int tokens, const float* norm_w = nullptr,
+                                 float norm_eps = 0.0f) {
+    return {x, k, tokens, k + PAD, -1, norm_w, norm_eps};
   }
-  MK_DEVICE static MkInput input(const float* x, int k, const MkStage& s) {  // of a block
-    return input(x + int64_t(first_token(s.notes)) * k, k, s.notes[0]);
+  MK_DEVICE static MkInput input(const float* x, int k, const MkStage& s, const float* norm_w,
+                                 float norm_eps) {  // of a block
+    return input(x + int64_t(first_token(s.notes)) * k, k, s.notes[0], norm_w, norm_eps);
+  }
+  // Brings a norm's weights near; they are immutable, so before the record's waits.
+  MK_DEVICE static void expect(const MkStage& s, const float* norm_w, int k) {
+    if (!norm_w) return;
+#pragma unroll 1
+    for (int i = s.thread * 32; i < k; i += MK_STAGERS * 32) mk_prefetch(norm_w + i);
   }
   // The plan of a record whose tiles all take the same rows; its number of tokens is notes[0].
   MK_DEVICE static void plan(const MkStage& s, const int32_t* count, int k, int parts = 1) {
@@ -344,6 +352,58 @@ struct MkProduct {
     return mk_mul(mk_div(gate, mk_add(1.0f, rest)), up);
   }
 };
+
+// Brings rows to a stage buffer as mk_gather does, and norms them on the way: all compute warps do,
+// whoever else is busy. A row stays in their registers, VECTORS in each thread; the warps' sums meet
+// behind the rows.
+// Order: MkNorm's of a row whose mean is not taken off.
+template <int VECTORS>
+MK_DEVICE inline void mk_gather_normed(const MkInput& in, char* buffer) {
+  enum { STRIDE = MK_COMPUTERS * 4 };  // columns from a thread's vector to its next
+  const int first = mk_thread_here() * 4;
+  mk_weight* staged = reinterpret_cast<mk_weight*>(buffer);
+  float* sums = reinterpret_cast<float*>(staged + in.rows * in.pitch);
+#pragma unroll 1
+  for (int row = 0; row < in.rows; row++, staged += in.pitch) {
+    const int place = MK_ROWS > 1 && in.source >= 0 ? mk_shared_word(in.source + row * 4) : row;
+    const float* x = in.x + int64_t(place) * in.n;
+    mk_float4 v[VECTORS];
+    mk_word4 bits[VECTORS];
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {  // in place of a vector behind the last one the first of all
+      const int at = first + i * STRIDE < in.n ? first + i * STRIDE : 0;
+      v[i] = mk_load_coherent4(x + at);
+      bits[i] = mk_load_immutable16(in.norm_w + at);
+    }
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++)
+      for (int j = 0; j < 4; j++) {
+        const float more = mk_fma(v[i].v[j], v[i].v[j], sum);
+        if (first + i * STRIDE < in.n) sum = more;
+      }
+    sum = mk_warp_sum(sum);
+    float* here = sums + row % 2 * MK_COMPUTE_WARPS;  // the row before may still be read
+    if (mk_lane() == 0) here[mk_warp()] = sum;
+    mk_named_barrier(MK_COMPUTE_BARRIER, MK_COMPUTERS);
+    float total = here[0];
+#pragma unroll
+    for (int warp = 1; warp < MK_COMPUTE_WARPS; warp++) total = mk_add(total, here[warp]);
+    const float r = mk_div(1.0f, mk_sqrt(mk_add(mk_div(total, float(in.n)), in.norm_eps)));
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+      const mk_float4& w = reinterpret_cast<const mk_float4&>(bits[i]);
+      for (int j = 0; j < 4; j++) v[i].v[j] = mk_mul(mk_mul(v[i].v[j], r), w.v[j]);
+      if (first + i * STRIDE < in.n) mk_put(staged + first + i * STRIDE, v[i]);
+    }
+  }
+}
+MK_DEVICE inline void mk_gather_normed(const MkInput& in, char* buffer) {
+  if (in.n <= MK_COMPUTERS * 8)
+    mk_gather_normed<2>(in, buffer);
+  else
+    mk_gather_normed<4>(in, buffer);
+}
 
 MK_DEVICE inline MkRows mk_dispatch_rows(const MkBox& box, int part, MkLoad& load);
 

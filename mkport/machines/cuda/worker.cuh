@@ -27,6 +27,9 @@ MK_DEVICE inline void mk_publish(MkRole& role, int r, const MkFetch& f) {
 }
 
 
+// Whether the rows that a record stages are normed on their way, which the compute warps do.
+MK_DEVICE inline bool mk_normed(const MkBox& box) { return MK_NORMED && box.input.norm_w; }
+
 // A set of opcodes.
 MK_DEVICE inline bool mk_among(uint64_t ops, const MkBox& box) {
   return ops >> box.words[MK_OP] & 1;
@@ -114,7 +117,7 @@ MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
     if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED)) {
       if (late) stage.sync();  // the input is there
       if (product && box.input.rows > 0) role.wait_stage_free(box, r);
-      if (box.busy && box.input.rows > 0)
+      if (box.busy && box.input.rows > 0 && !mk_normed(box))
         mk_gather<(MK_ROWS > 1 ? 16 : 8), MK_STAGE_WARPS>(box.input, stage.buffer, thread);
     }
     mk_barrier_arrive(role.shared.staged + r % MK_BOXES);
@@ -154,8 +157,12 @@ MK_DEVICE inline void mk_computer(const MkLaunch& launch) {
       return;
     }
     char* buffer = role.stage_buffer(box);
-    if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED) && !box.busy && box.input.rows > 0) {
-      mk_gather<(MK_ROWS > 8 ? 8 : 4), MK_COMPUTE_WARPS>(box.input, buffer, mk_thread_here());
+    const bool normed = mk_normed(box);
+    if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED) && (!box.busy || normed) && box.input.rows > 0) {
+      if (normed)
+        mk_gather_normed(box.input, buffer);
+      else
+        mk_gather<(MK_ROWS > 8 ? 8 : 4), MK_COMPUTE_WARPS>(box.input, buffer, mk_thread_here());
       mk_named_barrier(MK_COMPUTE_BARRIER, MK_COMPUTERS);
     }
     MkCompute compute = {role.ring(), buffer, nullptr, buffer, box.notes, nullptr, -1, -1, {}};
