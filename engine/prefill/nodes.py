@@ -56,7 +56,10 @@ def _rows(c: Chunk, a: SimpleNamespace) -> Any:
 
 
 def _gemm(c: Chunk, a: SimpleNamespace) -> None:
-    y = _wide(_rows(c, a), c.fixed[a.w])
+    x = _rows(c, a)
+    if a.norm_y is not None:
+        c.scratch[a.norm_y] = x
+    y = _wide(x, c.fixed[a.w])
     c.scratch[a.y] = y if a.residual is None else c.scratch[a.residual].add_(y)
 
 

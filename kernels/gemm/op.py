@@ -100,7 +100,8 @@ def tiles(a):
 
 
 def access(a, tile):
-    """A tile reads its tokens, its weight rows, and its columns of the residual."""
+    """A tile reads its tokens, its weight rows, and its columns of the residual. The first
+    one of a block leaves the normed rows where others want them."""
     tokens = block_tokens(a, tile // columns(a))
     column = tile % columns(a) * TILE_ROWS
     written = (column, np.minimum(column + TILE_ROWS, a.n))
@@ -111,6 +112,8 @@ def access(a, tile):
     if a.residual is not None:
         yield read("residual", tokens, written)
     yield write("y", tokens, written)
+    if a.norm_y is not None:
+        yield write("norm_y", tokens, (0, np.where(tile % columns(a) == 0, a.k, 0)))
 
 
 def valid(a):
@@ -125,6 +128,13 @@ def valid(a):
     yield from shape_is(a, "w", "n", "k")
     yield from shape_is(a, "residual", tokens, "n")
     yield from shape_is(a, "y", tokens, "n")
+    yield from shape_is(a, "norm_y", tokens, "k")
+    if a.norm_y is not None and a.norm_w is None:
+        yield "norm_y is given, but norm_w is absent"
+    for name in ("x", "y", "residual"):
+        other = getattr(a, name)
+        if None not in (a.norm_y, other) and a.norm_y.name == other.name:
+            yield f"norm_y is {name}, which every tile needs as it is"
 
 
 NORM_ARGS = (
@@ -148,6 +158,7 @@ OP = Op(
         integer("k", "input columns, a multiple of 16"),
         integer("block", "tokens of a tile, a multiple of 8; 0: all", 0),
         *NORM_ARGS,
+        tensor("norm_y", "f32", "[tokens, k] the normed rows, if others read them too", True),
     ),
     tiles=tiles,
     access=access,

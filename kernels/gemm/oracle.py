@@ -18,6 +18,7 @@ SHAPES = {
     "4 of 5 rows normed": {
         "tokens": 5, "rows": 4, "n": 40, "k": 176, "residual": True, "norm": 1e-3,
     },
+    "normed rows kept": {"tokens": 3, "rows": 2, "n": 72, "k": 1040, "norm": 2.0, "keep": True},
 }  # fmt: skip
 
 
@@ -41,14 +42,29 @@ def with_norm(rng, case, norm):
 def oracle(t):
     """y [live, n] = x W^T (+ residual), in the dtype of the given tensors."""
     rows = int(t.count[0])
-    y = normed(t) @ t.w.T
+    x = normed(t)
+    y = x @ t.w.T
     if getattr(t, "residual", None) is not None:
         y = t.residual[:rows] + y
-    return {"y": y}
+    return {"y": y, "norm_y": x} if hasattr(t, "norm_y") else {"y": y}
 
 
-def make(rng, weights, cache, tokens, rows, n, k, residual=False, in_place=False, block=0, norm=0):
-    """Random inputs of the given shape; weight storage `weights`; `norm` is `with_norm`'s."""
+def make(
+    rng,
+    weights,
+    cache,
+    tokens,
+    rows,
+    n,
+    k,
+    residual=False,
+    in_place=False,
+    block=0,
+    norm=0,
+    keep=False,
+):
+    """Random inputs of the given shape; weight storage `weights`; `norm` is `with_norm`'s;
+    `keep`: the normed rows are an output."""
     y = np.full((tokens, n), np.nan, np.float32)
     arrays = {
         "count": np.array([rows], np.int32),
@@ -61,7 +77,10 @@ def make(rng, weights, cache, tokens, rows, n, k, residual=False, in_place=False
         arrays["residual"] = y2
         if in_place:
             arrays["y"] = y2
-    return with_norm(rng, Case(arrays, {"n": n, "k": k, "block": block}, ("y",)), norm)
+    if keep:
+        arrays["norm_y"] = np.full((tokens, k), np.nan, np.float32)
+    outputs = ("y", "norm_y") if keep else ("y",)
+    return with_norm(rng, Case(arrays, {"n": n, "k": k, "block": block}, outputs), norm)
 
 
 def call_standalone(kernel, a):
@@ -70,11 +89,14 @@ def call_standalone(kernel, a):
     residual = getattr(a, "residual", None)
     residual = None if residual is None else residual[:rows]
     if "norm_w" in signature(kernel.py_func).parameters:
-        kernel(a.x[:rows], a.w, a.y[:rows], residual, *norm_of(a))
+        kept = a.norm_y[:rows] if hasattr(a, "norm_y") else None
+        kernel(a.x[:rows], a.w, a.y[:rows], residual, *norm_of(a), kept)
     else:  # a rung that knows no norm
         given = {name: value for name, value in vars(a).items() if name != "w"}
         x = normed(SimpleNamespace(**{n: torch.as_tensor(v) for n, v in given.items()}))
         kernel(x.numpy(), a.w, a.y[:rows], residual)
+        if hasattr(a, "norm_y"):
+            a.norm_y[:rows] = x.numpy()
 
 
 def norm_of(a):
@@ -98,7 +120,7 @@ def by_eights(call):
         for first in range(0, max(tokens, 1), 8):
             some = SimpleNamespace(**vars(a))
             some.count = np.array([min(tokens - first, 8)], np.int32)
-            for name in ("x", "y", "residual", "rows"):
+            for name in ("x", "y", "residual", "rows", "norm_y"):
                 if getattr(a, name, None) is not None:
                     setattr(some, name, getattr(a, name)[first:])
             call(launch, some)
@@ -110,7 +132,8 @@ def by_eights(call):
 def call_standalone_cuda(launch, a):
     """Launches the standalone CUDA kernel on a case's arrays."""
     tokens = int(a.count[0])
-    args = (a.x, a.w, getattr(a, "residual", None), a.y, *norm_of(a), tokens, a.n, a.k)
+    norm = (*norm_of(a), getattr(a, "norm_y", None))
+    args = (a.x, a.w, getattr(a, "residual", None), a.y, *norm, tokens, a.n, a.k)
     if a.w.dtype == np.float32:
         launch("gemm_f32", -(-a.n // 16), 128, 0, *args)
         return

@@ -1,6 +1,7 @@
 // Matrix product for a few tokens on a GPU: y = x w^T (+ residual). An ordinary kernel.
 //   x [tokens, k] float32, w [n, k] bfloat16, y and residual [tokens, n] float32 (residual may be
-//   null, or y), norm_w [k] float32, null unless x's norm takes its place
+//   null, or y), norm_w [k] float32, null unless x's norm takes its place; norm_y
+//   [tokens, k] float32, null unless the norm is to be kept
 // A block takes a run of tiles and multiplies them on the tensor cores: 16 weight rows on the side
 // of 16, up to 8 tokens on that of 8. Of every slice of 1024 k each of its eight warps has a part,
 // which it streams through a ring of its own in shared memory and rounds its part of x for, so that
@@ -292,8 +293,8 @@ __device__ inline float dot(const float* w, const float* x, int k, const float* 
 // WHOLE: all of x lies in shared memory; otherwise two slices of it, which each tile stages again.
 template <bool WHOLE>
 __device__ inline void gemm_rows(const float* x, const bf16* w, const float* residual, float* y,
-                                 const float* norm_w, float norm_eps, int tokens, int n, int k,
-                                 int height) {
+                                 const float* norm_w, float norm_eps, float* norm_y, int tokens,
+                                 int n, int k, int height) {
   extern __shared__ __align__(128) char shared[];
   bf16* xs = reinterpret_cast<bf16*>(shared + XS);
   const int row = threadIdx.x % ROWS, token = threadIdx.x / ROWS;
@@ -304,6 +305,14 @@ __device__ inline void gemm_rows(const float* x, const bf16* w, const float* res
   Staged staged;
   staged.norm = Norm::of(norm_w, norm_eps, shared);
   staged.norm.prepare(source, tokens, k);
+  if (norm_y)  // a block has vectors of 4 columns in turn
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < tokens * k / 4;
+         i += gridDim.x * blockDim.x) {
+      const int token = i / (k / 4), at = i % (k / 4) * 4;
+      const float4 v = *reinterpret_cast<const float4*>(source(token) + at);
+      *reinterpret_cast<float4*>(norm_y + (long long)token * k + at) =
+          staged.norm.applied(v, token, at);
+    }
   int column = 0;
   float added = 0.0f;
   stream(
@@ -342,23 +351,30 @@ __device__ inline void gemm_rows(const float* x, const bf16* w, const float* res
 // every multiprocessor.
 extern "C" __global__ void __launch_bounds__(256, 1)
     gemm_bf16(const float* x, const bf16* w, const float* residual, float* y, const float* norm_w,
-              float norm_eps, int tokens, int n, int k, int height) {
-  gemm_rows<true>(x, w, residual, y, norm_w, norm_eps, tokens, n, k, height);
+              float norm_eps, float* norm_y, int tokens, int n, int k, int height) {
+  gemm_rows<true>(x, w, residual, y, norm_w, norm_eps, norm_y, tokens, n, k, height);
 }
 // The same for a k of any size; shared memory: XS bytes, and HELD columns of x.
 extern "C" __global__ void __launch_bounds__(256, 1)
     gemm_long_bf16(const float* x, const bf16* w, const float* residual, float* y,
-                   const float* norm_w, float norm_eps, int tokens, int n, int k, int height) {
-  gemm_rows<false>(x, w, residual, y, norm_w, norm_eps, tokens, n, k, height);
+                   const float* norm_w, float norm_eps, float* norm_y, int tokens, int n, int k,
+                   int height) {
+  gemm_rows<false>(x, w, residual, y, norm_w, norm_eps, norm_y, tokens, n, k, height);
 }
 
 // float32 weights, for checks: the same order with slices of 512, a thread for each output of a
 // tile of 16 rows x 8 tokens, a block a tile. 128 threads.
 extern "C" __global__ void __launch_bounds__(128)
     gemm_f32(const float* x, const float* w, const float* residual, float* y, const float* norm_w,
-             float norm_eps, int tokens, int n, int k) {
+             float norm_eps, float* norm_y, int tokens, int n, int k) {
   const int row = threadIdx.x % ROWS, token = threadIdx.x / ROWS;
   const int column = blockIdx.x * ROWS + row;
+  if (norm_y && column == 0 && token < tokens) {
+    const float* from = x + (long long)token * k;
+    const float r = norm_alone(from, k, norm_eps);
+    for (int i = 0; i < k; i++)
+      norm_y[(long long)token * k + i] = __fmul_rn(__fmul_rn(from[i], r), norm_w[i]);
+  }
   if (token >= tokens || column >= n) return;
   const long long at = (long long)token * n + column;
   const float* xs = x + (long long)token * k;

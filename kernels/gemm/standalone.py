@@ -77,11 +77,13 @@ def normed(x, w, eps):
 
 
 @njit(nogil=True, cache=True)
-def gemm(x, w, y, residual=None, norm_w=None, norm_eps=0.0):
+def gemm(x, w, y, residual=None, norm_w=None, norm_eps=0.0, norm_y=None):
     """y = x w^T (+ residual); x [tokens, k], w [n, k], y and residual [tokens, n]. With norm_w [k],
-    x's norm is multiplied in its place."""
+    x's norm is multiplied in its place, and left in norm_y [tokens, k], if that is given."""
     if norm_w is not None:
         x = normed(x, norm_w, norm_eps)
+    if norm_y is not None:
+        norm_y[:] = x
     acc = np.empty(SUMS, np.float32)
     for n0 in range(0, len(w), TILE):  # a tile of weight rows stays in cache for every token
         for t in range(len(x)):

@@ -17,8 +17,11 @@ struct gemm : MkProductBody {
     P::expect(s, a.norm_w, a.k);
   }
 
-  MK_DEVICE static MkInput input(const GemmArgs& a, const MkRun&, const MkStage& s) {
-    return P::input(a.x, a.k, s, a.norm_w, a.norm_eps);
+  MK_DEVICE static MkInput input(const GemmArgs& a, const MkRun& run, const MkStage& s) {
+    MkInput in = P::input(a.x, a.k, s, a.norm_w, a.norm_eps);
+    if (a.norm_y && run.first == P::first_tile(s.notes))
+      in.norm_y = a.norm_y + int64_t(P::first_token(s.notes)) * a.k;
+    return in;
   }
 
   // a lane has one output column and four tokens

@@ -21,6 +21,8 @@ def gemm(a, tile, arena):
         if a.norm_w != 0:
             x, x_at = arena + 12288, 0  # behind all else
             norm_rows(a.x, a.norm_w, t0, group, a.k, a.norm_eps, x)
+        if a.norm_y != 0 and n0 == 0:
+            norm_rows(a.x, a.norm_w, t0, group, a.k, a.norm_eps, a.norm_y + 4 * t0 * a.k)
         dot_tile(a.w, n0 * a.k, rows, x, x_at, tokens, a.k, t0, arena)
         for t in range(group):
             y = join_sums(arena, t * 256)

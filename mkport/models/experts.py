@@ -54,7 +54,7 @@ def add_experts(
     Source: Shazeer et al., "Outrageously Large Neural Networks", 2017; gated experts as in Mixtral,
     Jiang et al. 2024.
     """
-    score(step, layer, h, prefix, e)
+    h = score(step, layer, h, prefix, e)
     choose(step, layer, e)
     up(step, layer, h, prefix, e)
     down(step, layer, prefix, e)
@@ -66,12 +66,15 @@ def _slots(step: Step, e: Experts) -> int:
     return slots_of(e.experts, step.shape.rows, e.top, step.shape.slot_pairs)
 
 
-def score(step: Step, layer: int, h: Input, prefix: str, e: Experts) -> None:
-    """The router's logits of every expert for each token of h [rows, hidden]: [rows, experts]."""
+def score(step: Step, layer: int, h: Input, prefix: str, e: Experts) -> Input:
+    """The router's logits of every expert for each token of h [rows, hidden]: [rows, experts].
+    Returns h for the experts, normed."""
     rows, label = step.shape.rows, f"layer {layer}"
     z = step.scratch("router_logits", rows, e.experts)
     w = step.weight(f"{prefix}.gate.weight", e.experts, step.hidden)
-    step.product(f"{label} / router", "count", h, w, z, e.experts, step.hidden)
+    normed = None if h.norm_w is None else step.scratch("h", rows, step.hidden)
+    step.product(f"{label} / router", "count", h, w, z, e.experts, step.hidden, norm_y=normed)
+    return h if normed is None else Input(normed)
 
 
 def choose(step: Step, layer: int, e: Experts) -> None:

@@ -104,8 +104,7 @@ def build(config: MixtralConfig, shape: StepShape) -> Graph:
     step.embed("model.embed_tokens.weight", config.vocab)
     left: Input | None = None  # a layer's input, normed by the layer before
     for layer in range(config.layers):
-        h = first_half(step, layer, heads, norm, left, experts=True)
-        prefix = f"model.layers.{layer}.mlp"
+        h, prefix = first_half(step, layer, heads, norm, left), f"model.layers.{layer}.mlp"
         following = norm if layer + 1 < config.layers else None
         left = experts.add_experts(step, layer, h, prefix, config.experts, following)
     return step.head("model.norm.weight", norm, config.table, config.vocab)

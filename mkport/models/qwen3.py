@@ -167,8 +167,7 @@ def build(config: QwenConfig, shape: StepShape) -> Graph:
             window=config.windows[layer],
             norm_eps=config.norm_eps,
         )
-        h = first_half(step, layer, heads, norm, left, experts=sparse)
-        mlp = f"model.layers.{layer}.mlp"
+        h, mlp = first_half(step, layer, heads, norm, left), f"model.layers.{layer}.mlp"
         left = None
         if sparse and config.experts is not None:
             following = norm if layer + 1 < config.layers else None

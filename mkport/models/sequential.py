@@ -21,21 +21,17 @@ def first_half(
     heads: Heads,
     norm: Norm,
     h: Input | None = None,
-    *,
-    experts: bool = False,
 ) -> Input:
     """x += attention of the normed x; returns the feed-forward's input, [rows, hidden].
 
-    `h` is the normed x, [rows, hidden], where the layer before has left it. For `experts` the
-    output is normed already.
+    `h` is the normed x, [rows, hidden], where the layer before has left it.
     """
     block, label = f"model.layers.{layer}", f"layer {layer}"
     h = h or step.normed(f"{label} / norm", f"{block}.input_layernorm.weight", norm)
     a = step.attention(layer, h, f"{block}.self_attn", heads)
     width = heads.heads * heads.head_dim
     step.add_product(f"{label} / o_proj", a, f"{block}.self_attn.o_proj.weight", width)
-    last = step.norm if experts else step.normed
-    return last(f"{label} / ffn_norm", f"{block}.post_attention_layernorm.weight", norm)
+    return step.normed(f"{label} / ffn_norm", f"{block}.post_attention_layernorm.weight", norm)
 
 
 def scales(config: DecoderConfig) -> dict[str, float]:

@@ -375,10 +375,13 @@ class Step:
         n: int,
         k: int,
         residual: str | None = None,
+        norm_y: str | None = None,
     ) -> None:
         """y [rows, n] = x [rows, k] times the weight w [n, k] transposed, plus the
-        `residual` [rows, n] if there is one."""
+        `residual` [rows, n] if there is one. The norm of x is left in `norm_y` [rows, k], if that
+        is given."""
         args: dict[str, Any] = {**x.args, "w": w, "y": y, "n": n, "k": k, "residual": residual}
+        args["norm_y"] = norm_y
         self.graph.add(GEMM, label, count=count, block=self.shape.block(k), **args)
 
     def gated(self, layer: int, h: Input, prefix: str, ffn: int) -> None:

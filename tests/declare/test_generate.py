@@ -79,7 +79,7 @@ def test_a_compiled_reader_finds_every_argument(tmp_path: Path) -> None:
 def test_an_absent_tensor_is_null() -> None:
     gemm = all_ops()["gemm"]
     words = gemm.encode(
-        values_of(gemm) | {"residual": None, "norm_w": None},
+        values_of(gemm) | {"residual": None, "norm_w": None, "norm_y": None},
         dict.fromkeys("count x w y".split(), 3),
     )
     place = [arg.name for arg in gemm.args].index("residual")

@@ -183,9 +183,9 @@ def test_a_lost_signal_ends_the_step_and_the_chain_in_the_stuck_frontier(
     monkeypatch.setattr(steps_module, "verify", lambda schedule: None)
     with Decoder(model(written, "llama"), on=on, context=32) as decoder:
         for _ in range(2):
-            with pytest.raises(Stuck, match="layer 0 / norm .* waits for counter .* 1 missing"):
+            with pytest.raises(Stuck, match="layer 0 / v_proj .* waits for counter .* 1 missing"):
                 decoder.step([(0, 0, 7)], [0])
-            with pytest.raises(Stuck, match="layer 0 / norm .* waits"):
+            with pytest.raises(Stuck, match="layer 0 / v_proj .* waits"):
                 list(decoder.follow([(0, 0, 7)], 4))
 
 

@@ -47,6 +47,7 @@ struct MkInput {
   int32_t source;         // place in shared memory of each one's place in x; -1: in their order
   const float* norm_w;    // [n] of the norm that they go through on their way; null: of none
   float norm_eps;
+  float* norm_y;          // [rows][n] where the normed rows are left too, or null
 };
 
 // A record as all roles read it: its words, and the addresses of its tensor arguments.

@@ -193,7 +193,8 @@ def _same_inputs(schedule: Schedule) -> set[tuple[int, int]]:
             name = node.args[node.op.stages]
             key = (name, *(node.args.get(arg) for arg in ("count", "k", "block", *NORM)))
             since = [n for n in holders.get(key, []) if n > written.get(name, -1)]
-            found |= {(n, number) for n in since}
+            if node.args.get("norm_y") is None:  # who leaves them elsewhere too must bring them
+                found |= {(n, number) for n in since}
             holders[key] = [*since, number]
         for access in node.accesses:
             if access.mode in ("write", "update"):

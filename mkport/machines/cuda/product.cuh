@@ -394,7 +394,11 @@ MK_DEVICE inline void mk_gather_normed(const MkInput& in, char* buffer) {
     for (int i = 0; i < VECTORS; i++) {
       const mk_float4& w = reinterpret_cast<const mk_float4&>(bits[i]);
       for (int j = 0; j < 4; j++) v[i].v[j] = mk_mul(mk_mul(v[i].v[j], r), w.v[j]);
-      if (first + i * STRIDE < in.n) mk_put(staged + first + i * STRIDE, v[i]);
+      if (first + i * STRIDE >= in.n) continue;
+      mk_put(staged + first + i * STRIDE, v[i]);
+      if (in.norm_y)
+        mk_store(reinterpret_cast<mk_float4*>(in.norm_y + int64_t(row) * in.n + first + i * STRIDE),
+                 v[i]);
     }
   }
 }
