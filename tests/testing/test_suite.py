@@ -50,7 +50,7 @@ def test_unknown_forms_and_dtypes_are_refused() -> None:
 def test_a_unit_gives_one_verdict_a_shape() -> None:
     (unit,) = units([GEMM], ["standalone"], ["f32"])
     verdicts = run_unit(unit, [GEMM])
-    assert len(verdicts) == 5 and all(v.ok and v.form == "standalone" for v in verdicts)
+    assert len(verdicts) == 8 and all(v.ok and v.form == "standalone" for v in verdicts)
 
 
 def test_a_ports_difference_counts_its_lines(bare: Path) -> None:

@@ -214,13 +214,14 @@ def flatten(
     written = _addresses_written(schedule)
     for first, end in zip(firsts[:-1], firsts[1:], strict=True):
         mine = records[first:end]
-        nodes = mine[:, NODE].tolist()
+        numbers = mine[:, NODE].copy()  # the flags take their place
+        nodes = numbers.tolist()
         staged = _Staged(nodes, mine[:, RECORD["run"].first + 2].tolist(), _lots(mine, schedule))
         flags = _place(staged, needs, same, shared.stage)
         known = _known(nodes, schedule, written)
         mine[:, RECORD["flags"].first] = np.array(flags, np.int32) | known
         if program.rows > SIDE:
-            mine[:, RECORD["flags"].first] |= _wide(mine[:, NODE], schedule)
+            mine[:, RECORD["flags"].first] |= _wide(numbers, schedule)
     return np.ascontiguousarray(records), firsts
 
 
