@@ -19,7 +19,7 @@ from mkport.kernels.attention.op import OP as ATTENTION
 from mkport.kernels.attention.op import SPLIT
 from mkport.kernels.attention_combine.op import OP as COMBINE
 from mkport.learn.lesson import prove, show
-from mkport.models.step import Heads, Step, StepShape
+from mkport.models.step import Heads, Input, Step, StepShape
 from mkport.plan import deal
 from mkport.testing import check_op, tiny
 from mkport.testing.rung import check_rung
@@ -183,7 +183,7 @@ bytes to wait for; it is the time from the start to the first key.
 step = Step(StepShape(rows=1, context=8192), hidden=256)
 heads = Heads(heads=8, kv_heads=2, head_dim=64)
 step.tensor("h", "f32", (1, 256), "input")
-step.attention(0, "h", "layer", heads)
+step.attention(0, Input("h"), "layer", heads)
 schedule = deal(step.graph, workers=8)
 print(verify(schedule))
 spans = []
