@@ -10,8 +10,8 @@
 // Both: warps in order by fused multiply-adds with e^(m_w - m). Powers by the GPU's 2^x.
 //
 // For the tensor cores, keys and values of earlier steps come through the ring, a chunk a run of
-// positions, 8 of them a copy; those of this step, which other workers wrote, are put into their
-// places there by the warp that reads them.
+// positions, up to 64 of a page by one copy; those of this step, which other workers wrote, are put
+// into their places there by the warp that reads them.
 struct attention : MkBody {
   enum {
     SPLIT = 512,  // keys
@@ -21,7 +21,7 @@ struct attention : MkBody {
     CHUNK = 32768,  // bytes of keys and values that come together
     PAD = 4,      // floats between the warps' sums of two queries
     Q_PAD = 8,    // and values between the queries
-    RUN = 8,      // positions that a copy brings
+    ROW = 128,    // bytes: copies leave their positions' heads in columns of so many
   };
   static constexpr float LOG2_E = 1.44269504f;
   MK_DEVICE static float unseen() { return mk_float(0xff800000); }  // -infinity
@@ -145,40 +145,46 @@ struct attention : MkBody {
     return mk_load_coherent(a.page_table + s.sequence * a.pages_per_sequence + page);
   }
 
-  // A chunk: keys, then values, of `keys` positions, less the runs of 8 in which none is seen, or there
-  // yet. What else of a run comes along is not looked at.
+  // Positions that a copy brings, all of one page; and where a vector of 16 bytes of one of them lies.
+  MK_DEVICE static int copied(const AttentionArgs& a) { return least(a.page & -a.page, 64); }
+  MK_DEVICE static int place(int copied, int position, int vector) {
+    return vector / 8 * copied * ROW + position * ROW + (vector % 8 ^ position % 8) * 16;
+  }
+
+  // A chunk: keys, then values, of `keys` positions, less the copies in which none is seen, or there
+  // yet. What else of a copy comes along is not looked at.
   MK_DEVICE static void load(const AttentionArgs& a, int tile, MkLoad& ring) {
     if (!streams(a)) return;
     const Seen s = seen(a, ring, tile);
     const int32_t pages = ring.notes[PAGE];
     ring.notes[PAGE] = page_of(a, ring, ring.next);
     if (s.first >= s.end) return;
-    const int keys = chunk_keys(a.head_dim), runs = keys / RUN;
-    const int run_bytes = RUN * a.head_dim * int(sizeof(mk_kv));
+    const int keys = chunk_keys(a.head_dim), side = copied(a), copies = keys / side;
+    const int bytes = side * a.head_dim * int(sizeof(mk_kv));
     const int old = least(s.end, s.fresh), start = s.first / keys * keys;
     const Divider page_keys = Divider::of(a.page);
-    const int first_page = s.block(0) / a.page;
+    const int first_page = s.first / a.page;
 #pragma unroll 1
     for (int g = 0; g < a.heads / a.kv_heads; g += GROUP)
 #pragma unroll 1
       for (int chunk = start; chunk < s.end; chunk += keys) {
-        const int low = most(s.block(0), chunk), high = least(old, chunk + keys);
-        const int count = high > low ? (high + RUN - 1) / RUN - low / RUN : 0;
-        char* to = ring.claim(CHUNK, count * 2 * run_bytes);
-        if (mk_has_box(128)) {  // a lane a run of keys, or of values
-          const int lane = mk_lane(), at = chunk + lane % runs * RUN;
+        const int low = most(s.first, chunk), high = least(old, chunk + keys);
+        const int count = high > low ? (high + side - 1) / side - low / side : 0;
+        char* to = ring.claim(CHUNK, count * 2 * bytes);
+        if (mk_has_box(ROW)) {  // a lane a copy of keys, or of values
+          const int lane = mk_lane(), at = chunk + lane % copies * side;
           const int64_t row = row_of(a, s, page_keys, pages, first_page, at);
-          if (lane < 2 * runs && at + RUN > low && at < high)
-            ring.box(to + lane * run_bytes, lane < runs ? a.place_of_k_pages : a.place_of_v_pages, 0,
+          if (lane < 2 * copies && at + side > low && at < high)
+            ring.box(to + lane * bytes, lane < copies ? a.place_of_k_pages : a.place_of_v_pages, 0,
                      int32_t(row));
         } else {
 #pragma unroll 1
-          for (int i = 0; i < 2 * runs; i++) {
-            const int at = chunk + i % runs * RUN;
+          for (int i = 0; i < 2 * copies; i++) {
+            const int at = chunk + i % copies * side;
             const int64_t row = row_of(a, s, page_keys, pages, first_page, at);
-            if (at + RUN > low && at < high)
-              copy_run(ring, to + i * run_bytes, (i < runs ? a.k_pages : a.v_pages) + row * a.head_dim,
-                       a.head_dim);
+            if (at + side > low && at < high)
+              copy(ring, to + i * bytes, (i < copies ? a.k_pages : a.v_pages) + row * a.head_dim, side,
+                   a.head_dim);
           }
         }
         ring.commit(CHUNK);
@@ -192,11 +198,11 @@ struct attention : MkBody {
     const int64_t page = mk_shuffle(pages, number & 31);
     return (page * a.kv_heads + s.kv_head) * a.page + rest;
   }
-  MK_DEVICE static void copy_run(MkLoad& ring, char* to, const mk_kv* from, int head_dim) {
+  MK_DEVICE static void copy(MkLoad& ring, char* to, const mk_kv* from, int side, int head_dim) {
     const int across = head_dim * int(sizeof(mk_kv)) / 16;
 #pragma unroll 1
-    for (int i = mk_lane(); i < RUN * across; i += 32)
-      ring.piece(to + mk_box_place(i / across, i % across),
+    for (int i = mk_lane(); i < side * across; i += 32)
+      ring.piece(to + place(side, i / across, i % across),
                  reinterpret_cast<const char*>(from) + i * 16, 16);
   }
 
@@ -275,15 +281,17 @@ struct attention : MkBody {
   }
 
   // Tensor cores: 16 keys times 8 queries, then 16 columns of values times 8 queries. Where a lane
-  // finds its rows of 8 x 8 matrices of a block: of one of its runs, from a vector of 8 columns on.
-  template <int DIM>
+  // finds its rows of 8 x 8 matrices of a block: of one of its halves, from a vector of 8 columns on.
   struct Rows {
     const char* at;
-    int turn;  // of a vector's place, by row
-    MK_DEVICE Rows(const char* block, int lane, int run, int vector)
-        : at(block + run * RUN * DIM * 2 + lane % 8 * 128), turn((lane % 8 ^ vector) * 16) {}
+    int turn;   // of a vector's place, by row
+    int pitch;  // bytes from 64 columns to the next
+    MK_DEVICE Rows(const char* block, int copied, int lane, int half, int vector)
+        : at(block + (half * 8 + lane % 8) * ROW),
+          turn((lane % 8 ^ vector) * 16),
+          pitch(copied * ROW) {}
     MK_DEVICE const char* columns(int i) const {  // 16 i to 16 i + 15
-      return at + i / 4 * 1024 + (i % 4 * 32 ^ turn);
+      return at + i / 4 * pitch + (i % 4 * 32 ^ turn);
     }
   };
 
@@ -306,8 +314,8 @@ struct attention : MkBody {
 
     // of keys lane / 4, and 8 more from s[2] on; those in [low, high) are seen
     MK_DEVICE void score(float (&s)[4], const mk_bf16* queries,
-                         const char* block, float scale, int low, int high) const {
-      const Rows<DIM> keys(block, lane, lane / 8 % 2, lane / 16);
+                         const char* block, int copied, float scale, int low, int high) const {
+      const Rows keys(block, copied, lane, lane / 8 % 2, lane / 16);
       float odd[4] = {0, 0, 0, 0};
       uint32_t x[DIM / 16][4], q[DIM / 32][4];  // q: two steps' halves of 8 columns
       for (int i = 0; i < 4; i++) s[i] = 0.0f;
@@ -352,8 +360,8 @@ struct attention : MkBody {
 
     // memory that no token sees may hold anything
     MK_DEVICE void add_values(const float (&weights)[4], const float (&rescale)[2], const char* block,
-                              int low, int high) {
-      const Rows<DIM> values(block, lane, lane / 16, lane / 8 % 2);
+                              int copied, int low, int high) {
+      const Rows values(block, copied, lane, lane / 16, lane / 8 % 2);
       uint32_t v[DIM / 16][4];  // of keys 2 (lane % 4) and the next, and 8 more from [2] on
 #pragma unroll
       for (int i = 0; i < DIM / 16; i++) mk_load_turned4(v[i], values.columns(i));
@@ -411,7 +419,7 @@ struct attention : MkBody {
                                  MkCompute& c) {
     enum { KEYS = CHUNK / 4 / DIM };
     const int group = c.notes[QUERIES], count = least(group - g0, GROUP);
-    const int head = s.kv_head * group + g0, blocks = s.blocks();
+    const int head = s.kv_head * group + g0, blocks = s.blocks(), side = copied(a);
     float* sums = reinterpret_cast<float*>(c.arena);  // [warps][GROUP][DIM + PAD]
     float* ml = sums + MK_COMPUTE_WARPS * GROUP * (DIM + PAD);  // [warps][GROUP][2]
     mk_bf16* q = reinterpret_cast<mk_bf16*>(ml + MK_COMPUTE_WARPS * GROUP * 2);  // [GROUP][DIM + Q_PAD]
@@ -430,15 +438,16 @@ struct attention : MkBody {
         c.skip(CHUNK);
         continue;
       }
-      char* keys = c.take(CHUNK) + i * BLOCK * DIM * 2;
+      const int at = i * BLOCK;
+      char* keys = c.take(CHUNK) + at / side * side * DIM * 2 + at % side * ROW;
       char* values = keys + CHUNK / 2;
       const bool patched = j + BLOCK > s.fresh;
       if (patched) patch<DIM>(a, s, j, keys, values);
       const int low = s.first - j, high = s.end - j;
       float weights[4], rescale[2];
-      state.score(weights, q, keys, a.scale, low, high);
+      state.score(weights, q, keys, side, a.scale, low, high);
       state.soften(weights, rescale);
-      state.add_values(weights, rescale, values, low, high);
+      state.add_values(weights, rescale, values, side, low, high);
       if (patched) mk_fence_async();  // the copy engine will write here next
       c.give_back(CHUNK);
     }
@@ -469,8 +478,7 @@ struct attention : MkBody {
 #pragma unroll 1
     for (int i = most(s.fresh, j); i < least(s.end, j + BLOCK); i++)
       if (lane < 2 * VECTORS)
-        *reinterpret_cast<mk_word4*>(to + (i - j) / RUN * RUN * DIM * 2 +
-                                     mk_box_place((i - j) % RUN, vector)) =
+        *reinterpret_cast<mk_word4*>(to + place(copied(a), i - j, vector)) =
             mk_load_coherent16(from + s.at(a, i) + vector * 8);
     mk_sync_warp();
   }

@@ -6,12 +6,14 @@ launchers (GPU and host build) take the same numbers from here.
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from math import gcd
 
 import numpy as np
 
 from mkport.compose.cuda import CudaProgram
 from mkport.compose.cuda_constants import (
     BLOCK_BYTES,
+    BOX_ROWS,
     CONSTANTS,
     COUNTER_STRIDE,
     ROLES,
@@ -30,6 +32,7 @@ NORM = ("norm_w", "norm_eps")  # what rows may go through before they are staged
 BOXES = CONSTANTS["BOXES"]
 STAGE_ALIGN = CONSTANTS["STAGE_ALIGN"]
 STAGE_BYTES = 16 * (2048 * 2 + 16)  # 16 rows of 2048 bfloat16: four chunks lie beside them
+MOST_COPIED = 64  # keys, or values, by one copy
 PAIRED = 85  # per cent of neighbouring stage buffers that must fit together
 
 
@@ -40,28 +43,31 @@ class Matrix:
     rows: int
     row_bytes: int
     blocks: int  # of a row that a copy brings: a slice of k
+    copied: int  # rows that a copy brings: of a cache, all of one page
 
 
 def matrices(schedule: Schedule) -> dict[str, Matrix]:
-    """The tensors of weights and caches that are copied 8 rows at a time; others, whose rows are no
-    whole blocks, come in pieces."""
+    """The tensors of weights and caches that are copied some rows at a time; others, whose rows are
+    no whole blocks, come in pieces."""
     graph = schedule.graph
-    names = {
-        node.args[arg.name]
+    kinds = {
+        node.args[arg.name]: arg.dtype
         for node in graph.nodes
         for arg in node.op.tensors
         if arg.dtype in ("weight", "kv")
     }
-    found = {name: _matrix(spec) for name, spec in graph.tensors.items() if name in names}
+    specs = graph.tensors.items()
+    found = {name: _matrix(spec, kinds[name]) for name, spec in specs if name in kinds}
     return {name: matrix for name, matrix in found.items() if matrix is not None}
 
 
-def _matrix(spec: TensorSpec) -> Matrix | None:
+def _matrix(spec: TensorSpec, kind: str) -> Matrix | None:
     row_bytes = spec.shape[-1] * DTYPE_BYTES[spec.dtype] if len(spec.shape) > 1 else 0
     if not row_bytes or row_bytes % BLOCK_BYTES or 0 in spec.shape:
         return None
     rows = int(np.prod(spec.shape[:-1], dtype=np.int64))
-    return Matrix(rows, row_bytes, min(row_bytes, ROW_BYTES) // BLOCK_BYTES)
+    copied = gcd(spec.shape[-2], MOST_COPIED) if kind == "kv" else BOX_ROWS
+    return Matrix(rows, row_bytes, min(row_bytes, ROW_BYTES) // BLOCK_BYTES, copied)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """Tensor maps: how the copy engine of a GPU from sm_90 on is told of a weight matrix or a cache, so
-that one instruction brings 8 rows of it in the order that the ring keeps."""
+that one instruction brings some rows of it in the order that the ring keeps."""
 
 import ctypes
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mkport.compose.cuda_constants import BLOCK_BYTES, BOX_ROWS, MAP_BYTES
+from mkport.compose.cuda_constants import BLOCK_BYTES, MAP_BYTES
 from mkport.declare import DTYPE_BYTES
 from mkport.errors import UserError
 from mkport.machines.cuda.layout import Matrix, matrices
@@ -57,7 +57,7 @@ def _map(encode: Any, matrix: Matrix, address: int, element: int) -> np.ndarray:
         ctypes.c_void_p(address),
         (ctypes.c_uint64 * 3)(across, matrix.rows, matrix.row_bytes // BLOCK_BYTES),
         (ctypes.c_uint64 * 2)(matrix.row_bytes, BLOCK_BYTES),
-        (ctypes.c_uint32 * 3)(across, BOX_ROWS, matrix.blocks),
+        (ctypes.c_uint32 * 3)(across, matrix.copied, matrix.blocks),
         (ctypes.c_uint32 * 3)(1, 1, 1),
         ctypes.c_int(_NO_INTERLEAVE),
         ctypes.c_int(_SWIZZLE_128B),

@@ -383,7 +383,7 @@ inline void mk_ring_copy(mk_barrier* full, char* target, const void* from, int b
 inline void mk_ring_end(mk_barrier*) {}
 // A tensor map here: what the copy engine is told of a matrix.
 struct mk_matrix {
-  int64_t at, rows, row_bytes, blocks;  // address; bytes of a row; of 128 bytes in a copy
+  int64_t at, rows, row_bytes, blocks, copied;  // address; bytes of a row; of a copy: 128 bytes, rows
 };
 inline bool mk_has_box(int row_bytes) { return row_bytes % 128 == 0; }
 inline void mk_ring_box(mk_barrier* full, char* to, const char* map, int block, int row, uint64_t) {
@@ -393,12 +393,12 @@ inline void mk_ring_box(mk_barrier* full, char* to, const char* map, int block, 
   if (reinterpret_cast<uintptr_t>(to) % 1024) mk_host::fault("a box begins at a multiple of 1024");
   if (!m.at) mk_host::fault("a box of a tensor that has no map");
   for (int64_t b = 0; b < m.blocks; b++)
-    for (int64_t r = 0; r < 8; r++)
+    for (int64_t r = 0; r < m.copied; r++)
       for (int64_t v = 0; v < 8; v++) {
         const int64_t at = (block + b) * 128 + v * 16;
         const bool there = row + r < m.rows && at < m.row_bytes;
         const char* from = reinterpret_cast<const char*>(m.at) + (row + r) * m.row_bytes + at;
-        mk_ring_copy(full, to + b * 1024 + r * 128 + (v ^ r) * 16, there ? from : zeros, 16, 0);
+        mk_ring_copy(full, to + (b * m.copied + r) * 128 + (v ^ r % 8) * 16, there ? from : zeros, 16, 0);
       }
 }
 inline void mk_ring_drain(mk_barrier* full, int parity) {

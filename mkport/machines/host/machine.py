@@ -109,6 +109,6 @@ def maps_of(tensors: Mapping[str, np.ndarray], schedule: Schedule) -> np.ndarray
     for number, name in enumerate(schedule.graph.tensors):
         if name in known:
             matrix = known[name]
-            address = tensors[name].ctypes.data
-            maps[number, :4] = address, matrix.rows, matrix.row_bytes, matrix.blocks
+            sizes = matrix.rows, matrix.row_bytes, matrix.blocks, matrix.copied
+            maps[number, :5] = tensors[name].ctypes.data, *sizes
     return maps
