@@ -174,7 +174,7 @@ struct attention : MkBody {
         if (mk_has_box(ROW)) {  // a lane a copy of keys, or of values
           const int lane = mk_lane(), at = chunk + lane % copies * side;
           const int64_t row = row_of(a, s, page_keys, pages, first_page, at);
-          if (lane < 2 * copies && at + side > low && at < high)
+          if (lane < 2 * copies && count > 0 && at + side > low && at < high)
             ring.box(to + lane * bytes, lane < copies ? a.place_of_k_pages : a.place_of_v_pages, 0,
                      int32_t(row));
         } else {
@@ -182,7 +182,7 @@ struct attention : MkBody {
           for (int i = 0; i < 2 * copies; i++) {
             const int at = chunk + i % copies * side;
             const int64_t row = row_of(a, s, page_keys, pages, first_page, at);
-            if (at + side > low && at < high)
+            if (count > 0 && at + side > low && at < high)
               copy(ring, to + i * bytes, (i < copies ? a.k_pages : a.v_pages) + row * a.head_dim, side,
                    a.head_dim);
           }
