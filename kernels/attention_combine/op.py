@@ -7,22 +7,42 @@ import numpy as np
 from mkport.declare import Op, immutable, integer, read, tensor, write
 from mkport.declare.valid import counted, multiple_of, same, shape_is, within
 
-HEADS = 8  # of a tile: a GPU worker has a warp for each
+COLUMNS = 64  # of a unit of work, a warp's on a GPU
+WARPS = 8  # of a worker there
+
+
+def warps_for(splits: int) -> int:
+    """Warps of a GPU's worker that join a unit, where a token may see `splits` splits."""
+    return 1 if splits <= 16 else WARPS
+
+
+def across(a):
+    """Units of a head."""
+    return -(-a.head_dim // COLUMNS)
+
+
+def units(a):
+    """Units of a tile."""
+    return WARPS // a.warps
 
 
 def parts(a):
     """Tiles of a token."""
-    return -(-a.heads // HEADS)
+    return -(-a.heads * across(a) // units(a))
 
 
 def access(a, tile):
-    """A tile is up to 8 heads of one token, over all its splits."""
-    token, first = tile // parts(a), tile % parts(a) * HEADS
-    end = np.minimum(first + HEADS, a.heads)
+    """A tile is some units of one token, over all its splits."""
+    token, first = tile // parts(a), tile % parts(a) * units(a)
+    end = np.minimum(first + units(a), a.heads * across(a))
+    heads = (first // across(a), (end - 1) // across(a) + 1)
+    begin, behind = (
+        unit // across(a) * a.head_dim + unit % across(a) * COLUMNS for unit in (first, end)
+    )
     yield immutable("count", (0, 1))
     yield immutable("rows", (0, a.rows.shape[0]), (0, 2))
-    yield read("partial", (token, token + 1), (0, a.splits), (first, end))
-    yield write("y", (token, token + 1), (first * a.head_dim, end * a.head_dim))
+    yield read("partial", (token, token + 1), (0, a.splits), heads)
+    yield write("y", (token, token + 1), (begin, behind))
 
 
 def valid(a):
@@ -32,6 +52,8 @@ def valid(a):
     yield from multiple_of(a, 1, "heads", "splits")
     yield from multiple_of(a, 16, "head_dim")
     yield from within(a, "window", 0)
+    if a.warps not in (1, WARPS):
+        yield f"warps is {a.warps}, neither 1 nor {WARPS}"
     yield from shape_is(a, "rows", tokens, 2)
     logical = (tokens, "splits", "heads")
     yield from shape_is(a, "partial", *logical, a.head_dim + 16, logical=logical)
@@ -51,16 +73,18 @@ OP = Op(
         integer("head_dim", "columns of a head, a multiple of 16"),
         integer("splits", "splits kept of a token: split s is at s % splits"),
         integer("window", "keys a query sees, its own included; 0: all up to its own"),
+        integer("warps", "of a GPU's worker that join 64 columns: 1, or all 8", default=1),
     ),
     tiles=lambda a: a.y.shape[0] * parts(a),
     access=access,
     valid=valid,
     arena=lambda a: 4 * 16 * a.splits,  # of one head: a vector e^(m_s - m) for each split
-    shared=lambda a, rows: 4 * 8 * 2 * a.splits,  # each warp's factors, and l of its splits
+    # sums of 64 columns and l by half warps, and m
+    shared=lambda a, rows: 4 * WARPS * 132 if a.warps > 1 else 0,
     order=(
         "m = the largest m_s; splits ascending from the first live one: acc' = fma(acc_s, "
         "e^(m_s - m), acc), l' = fma(l_s, e^(m_s - m), l); y = acc / l. "
-        "GPU: the same, but l in 32 lanes, split after split, joined in halves"
+        "GPU: split after split to 16 sums, which are joined in halves, i + 8 to i first"
     ),
     folder=Path(__file__).parent,
 )

@@ -14,8 +14,14 @@ SHAPES = {
         "heads": 9,
         "head_dim": 64,
     },
-    "more splits than a warp's lanes": {"positions": [17000, 511], "heads": 2, "head_dim": 48},
+    "more splits than a warp's lanes": {
+        "positions": [17000, 511],
+        "heads": 2,
+        "head_dim": 48,
+        "warps": 8,
+    },
     "long context": {"positions": [8191, 5000], "heads": 32, "head_dim": 128},
+    "longer context": {"positions": [70000, 3], "heads": 3, "head_dim": 80, "warps": 8},
     "window in a split": {
         "positions": [298, 299, 300, 1023, 1024, 1123, 2400],
         "window": 300,
@@ -61,7 +67,7 @@ def oracle(t):
     return {"y": torch.stack(joined)}
 
 
-def make(rng, weights, cache, positions, heads, head_dim, tokens=0, window=0):
+def make(rng, weights, cache, positions, heads, head_dim, tokens=0, window=0, warps=1):
     """Random partials of tokens at `positions`; splits that a token does not see are NaN."""
     tokens = tokens or len(positions)
     splits = splits_kept(max(positions) + 1 + SPLIT, window)
@@ -82,7 +88,7 @@ def make(rng, weights, cache, positions, heads, head_dim, tokens=0, window=0):
             "partial": partial,
             "y": np.full((tokens, heads * head_dim), np.nan, np.float32),
         },
-        {"heads": heads, "head_dim": head_dim, "splits": splits, "window": window},
+        {"heads": heads, "head_dim": head_dim, "splits": splits, "window": window, "warps": warps},
         ("y",),
         {"partial": (tokens, splits, heads)},
     )

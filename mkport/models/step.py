@@ -14,6 +14,7 @@ from mkport.kernels.argmax.op import OP as ARGMAX
 from mkport.kernels.attention.op import OP as ATTENTION
 from mkport.kernels.attention.op import splits_kept
 from mkport.kernels.attention_combine.op import OP as COMBINE
+from mkport.kernels.attention_combine.op import warps_for
 from mkport.kernels.embed.op import OP as EMBED
 from mkport.kernels.gemm.op import MOST_TOKENS, NORMED, TOKENS
 from mkport.kernels.gemm.op import OP as GEMM
@@ -343,6 +344,7 @@ class Step:
             head_dim=a.head_dim,
             splits=self.shape.splits(a.window),
             window=a.window,
+            warps=warps_for(self.shape.splits(0)),
         )
         return joined
 

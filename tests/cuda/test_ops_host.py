@@ -88,6 +88,17 @@ def test_a_pair_has_the_same_bits_with_any_mates(name: str, source: str, output:
         assert solo(name, first)[output][row].tobytes() == want.tobytes()
 
 
+@pytest.mark.parametrize("window", [0, 700])
+def test_splits_are_joined_to_the_same_bits_by_one_warp_and_by_eight(window: int) -> None:
+    shape: dict[str, Any] = {"heads": 5, "head_dim": 80, "window": window, "tokens": 4}
+    joined = []
+    for warps in (1, 8):
+        case = made("attention_combine", positions=[40000, 17, 5119], warps=warps, **shape)
+        joined.append(solo("attention_combine", case)["y"])
+    assert np.isfinite(joined[0][:3]).all()
+    assert joined[0].tobytes() == joined[1].tobytes()
+
+
 @pytest.mark.parametrize("tokens", [1, 5, 8])
 def test_experts_whose_inputs_do_not_fit_are_fetched(tokens: int) -> None:
     """One worker has all slots, up to 32 pairs, of which a stage buffer holds 24."""
