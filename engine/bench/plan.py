@@ -17,7 +17,7 @@ from mkport.errors import UserError
 from mkport.models import family_of, parse_config
 from mkport.models.sizes import config_of
 from mkport.models.step import StepShape
-from mkport.plan import deal
+from mkport.plan import deal, flagged_for
 from mkport.verify import verify
 
 CONTEXT = 8192  # positions
@@ -53,7 +53,7 @@ def plan_cost(family: str, workers: int, batch: int) -> PlanCost:
     verify(deal(model.build(config, tiny), 1))  # compiles, or loads what is compiled
     shape = StepShape(rows=batch, context=CONTEXT, sequences=batch, logits=batch)
     began = time.perf_counter()
-    graph = model.build(config, shape)
+    graph = flagged_for(model.build(config, shape), batch)
     built = time.perf_counter()
     schedule = deal(graph, workers, "strided")
     dealt = time.perf_counter()

@@ -74,11 +74,13 @@ class Op:
     are staged in, `rows(a)` the token rows that a tile computes side by side, and `handovers(a)`
     how many groups of them are stored one after the other; a buffer that holds nothing but the rows
     of one argument, as they are, is declared by its name, `stages`, so that neighbours with the
-    same rows share it. `addresses` names the argument that says where a
-    record's immutable bytes are, if they lie where this step's data says. `block_shared(a)` is the
-    shared memory, in bytes, that a ported kernel's block had. `streams(a)` is the bytes of weights
-    and cache that a tile reads in nearly every step, 0 where that depends on the step: what workers
-    are kept even by.
+    same rows share it. `addresses` names the argument that says where a record's immutable bytes
+    are, if they lie where this step's data says. `awaits` names the arguments whose words a body
+    awaits one by one, where their tensor is flagged. `block_shared(a)` is the shared memory, in
+    bytes, that a ported kernel's block had. `streams(a)` is the bytes of weights and cache that a
+    tile reads in nearly every step, 0 where that depends on the step: what workers are kept even
+    by. `elsewhere` pairs an argument that is updated with the optional one that is written in its
+    place, where it is given.
     `valid(a)` yields a sentence for each condition that the arguments violate ("k is 24, not a
     multiple of 16"), and quantities that nodes with a tensor in common must agree on; see
     `valid.py`. The accesses of a node that violates any mean nothing. Raises ValueError for more
@@ -99,6 +101,8 @@ class Op:
     handovers: Callable[[Any], int] = field(default=lambda a: 1)
     stages: str = ""
     addresses: str = ""
+    awaits: tuple[str, ...] = ()
+    elsewhere: tuple[tuple[str, str], ...] = ()
     block_shared: Callable[[Any], int] = field(default=lambda a: 0)
     streams: Callable[[Any], int] = field(default=lambda a: 0)
     valid: Callable[[Any], Iterable[Said]] = field(default=lambda a: ())

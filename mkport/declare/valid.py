@@ -82,7 +82,7 @@ def cache_is(a: Any, name: str, tokens: int, heads: str) -> Iterator[Said]:
         return
     logical = (tokens, 2, f"{heads} * head_dim")
     yield from shape_is(a, name, None, heads, "page", "head_dim", logical=logical)
-    if spec.kind in ("scratch", "output"):
+    if spec.kind in ("scratch", "flagged", "output"):
         yield f"{name} is of kind {spec.kind}, but a cache outlives the step: make it state"
 
 

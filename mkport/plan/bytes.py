@@ -54,23 +54,23 @@ def _access_bytes(
     if spec.kind not in ("weight", "state"):
         return 0.0
     item = DTYPE_BYTES[spec.dtype]
-    boxes = _boxes(access, node.tiles)
+    its = boxes(access, node.tiles)
     if spec.kind == "state":
         # logically [row, past or now, column]: a row's past is as long as its sequence or window
-        columns = np.diff(np.unique(boxes[:, 2], axis=0)).sum()
+        columns = np.diff(np.unique(its[:, 2], axis=0)).sum()
         keys = min(context, node.args.get("window") or context)
         return float(rows * keys * columns * item)
     if access.picks is None:
-        sizes = np.diff(np.unique(boxes, axis=0))[..., 0]
+        sizes = np.diff(np.unique(its, axis=0))[..., 0]
         return float(sizes.prod(axis=1).sum() * item)
-    parts, tiles = np.unique(boxes[:, 1:], axis=0, return_counts=True)
+    parts, tiles = np.unique(its[:, 1:], axis=0, return_counts=True)
     limit = min(spec.shape[0], node.args.get("slot_count", rows))
     entries = np.minimum(tiles * access.picks, limit)
     sizes = np.diff(parts)[..., 0].prod(axis=1)  # elements of one entry's part
     return float((entries * sizes).sum() * item * used(node))
 
 
-def _boxes(access: Access, tiles: int) -> np.ndarray:
+def boxes(access: Access, tiles: int) -> np.ndarray:
     """The bounds of an access, a box a tile: int64 [tiles, dimensions, 2]."""
     boxes = np.empty((tiles, len(access.box), 2), np.int64)
     for d, (lo, hi) in enumerate(access.box):

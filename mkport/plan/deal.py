@@ -96,10 +96,12 @@ def _lots(node: Node) -> list[Run]:
 
 
 def _waits_for(planned: Planned, number: int, other: int) -> bool:
-    """Whether a node waits for an earlier one, itself or through those that it waits for."""
+    """Whether a node waits for an earlier one, itself or through those that it waits for or whose
+    words it awaits."""
     todo, seen = [number], set[int]()
     while todo:
-        for need in planned.waits[todo.pop()]:
+        last = todo.pop()
+        for need in (*planned.waits[last], *planned.awaits[last]):
             if need == other:
                 return True
             if need > other and need not in seen:

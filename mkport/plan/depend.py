@@ -2,7 +2,8 @@
 
 A node depends on the latest earlier nodes that wrote what it reads (read after write), that read
 what it writes (write after read) and that wrote what it writes (write after write). Nobody counts
-arrivals by hand: counters and targets follow from this list.
+arrivals by hand: counters and targets follow from this list. Flagged tensors are left out: a word
+of theirs is written once, and whoever reads it awaits it by itself.
 """
 
 from dataclasses import dataclass
@@ -31,11 +32,13 @@ JOIN = Op(
 class Planned:
     """The graph, with joins where a node waits for more than four others, and its dependencies.
 
-    `waits[n]` lists the nodes that node n waits for, transitively reduced, at most four.
+    `waits[n]` lists the nodes that node n waits for, transitively reduced, at most four;
+    `awaits[n]` those whose flagged words it awaits.
     """
 
     graph: Graph
     waits: tuple[tuple[int, ...], ...]
+    awaits: tuple[tuple[int, ...], ...]
 
 
 def plan(graph: Graph) -> Planned:
@@ -44,11 +47,18 @@ def plan(graph: Graph) -> Planned:
     planned.tensors = graph.tensors
     place: dict[int, int] = {}  # node of `graph` -> node of `planned`
     waits: list[tuple[int, ...]] = []
+    awaited: list[tuple[int, ...]] = []
+    writers: dict[str, int] = {}  # of flagged tensors: the planned node
     ancestors: list[int] = []  # a bit set of planned nodes for each planned node
 
     def append(node: Node, needs: list[int]) -> int:
         planned.nodes.append(node)
         waits.append(tuple(needs))
+        awaited.append(tuple(sorted({writers[n] for n in awaits(graph, node) if n in writers})))
+        for access in node.accesses:
+            name = node.args[access.arg]
+            if access.mode == "write" and name and graph.tensors[name].kind == "flagged":
+                writers[name] = len(waits) - 1
         ancestors.append(_union(ancestors, needs))
         return len(planned.nodes) - 1
 
@@ -58,7 +68,7 @@ def plan(graph: Graph) -> Planned:
             join = Node(JOIN, f"join before {graph.nodes[number].label}", {}, Bound())
             after = [*after[MAX_WAITS:], append(join, after[:MAX_WAITS])]
         place[number] = append(graph.nodes[number], after)
-    return Planned(planned, tuple(waits))
+    return Planned(planned, tuple(waits), tuple(awaited))
 
 
 def _union(ancestors: list[int], needs: list[int]) -> int:
@@ -86,20 +96,21 @@ def _conflicts(graph: Graph) -> list[list[int]]:
     result: list[list[int]] = []
     for number, node in enumerate(graph.nodes):
         needs: set[int] = set()
+        awaited = {(name, "read") for name in awaits(graph, node)}
         touched = [
             (node.args[a.arg], a.mode, box)
             for a in node.accesses
-            if node.args[a.arg] is not None and (box := _hull(a)) is not None
+            if node.args[a.arg] is not None and (box := hull(a)) is not None
         ]
         for name, mode, box in touched:
-            if mode != "immutable":
+            if mode != "immutable" and (name, mode) not in awaited:
                 needs |= {n for n, other in writers[name] if _overlap(box, other)}
             if mode in ("write", "update"):
                 needs |= {n for n, other in readers[name] if _overlap(box, other)}
         for name, mode, box in touched:
             if mode in ("write", "update"):
-                writers[name] = [(n, b) for n, b in writers[name] if not _inside(b, box)]
-                readers[name] = [(n, b) for n, b in readers[name] if not _inside(b, box)]
+                writers[name] = [(n, b) for n, b in writers[name] if not inside(b, box)]
+                readers[name] = [(n, b) for n, b in readers[name] if not inside(b, box)]
         for name, mode, box in touched:
             if mode in ("write", "update"):
                 writers[name].append((number, box))
@@ -109,7 +120,13 @@ def _conflicts(graph: Graph) -> list[list[int]]:
     return result
 
 
-def _hull(access: Access) -> Box | None:
+def awaits(graph: Graph, node: Node) -> set[str]:
+    """The flagged tensors that a node reads: its tiles await their words, and nobody else's end."""
+    names = {node.args[arg] for arg in node.op.awaits}
+    return {name for name in names if name is not None and graph.tensors[name].kind == "flagged"}
+
+
+def hull(access: Access) -> Box | None:
     """The smallest box around an access of all tiles; None when it is empty."""
     if any(np.size(lo) == 0 or np.size(hi) == 0 for lo, hi in access.box):
         return None
@@ -122,7 +139,8 @@ def _overlap(a: Box, b: Box) -> bool:
     )
 
 
-def _inside(inner: Box, outer: Box) -> bool:
+def inside(inner: Box, outer: Box) -> bool:
+    """Whether all of one box lies in another."""
     return all(
         o_lo <= lo and hi <= o_hi for (lo, hi), (o_lo, o_hi) in zip(inner, outer, strict=True)
     )

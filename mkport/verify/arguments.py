@@ -12,7 +12,7 @@ from mkport.verify.report import Problem
 
 _STORED_AS: dict[str, tuple[str, ...]] = {dtype: (dtype,) for dtype in DTYPE_BYTES}
 _STORED_AS |= {"weight": ("bf16", "f32"), "kv": ("bf16", "f32")}
-_ONE_USE = ("input", "scratch")
+_ONE_USE = ("input", "scratch", "flagged")
 
 
 def argument_problems(graph: Graph) -> dict[int, list[Problem]]:

@@ -26,7 +26,7 @@ NODE, MODE, VARIES, BOX, APART = range(5)
 READ, WRITE, UPDATE, IMMUTABLE = range(4)
 MODES = {"read": READ, "write": WRITE, "update": UPDATE, "immutable": IMMUTABLE}
 WRITES = ("write", "update")
-EMPTY = ("scratch", "output")  # kinds of tensors that hold nothing before a step
+EMPTY = ("scratch", "flagged", "output")  # kinds of tensors that hold nothing before a step
 _Touch = tuple[int, int, np.ndarray, bool]  # node, mode, bounds, apart
 
 

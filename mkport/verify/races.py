@@ -1,4 +1,5 @@
-"""Checks that every two touches of one atom, one of them a write, happen in program order.
+"""Checks that every two touches of one atom, one of them a write, happen in program order. Flagged
+tensors are left out: their readers await each word.
 
 Nodes are taken in program order. Each atom remembers the record that wrote it last (the last one of
 each worker, where a node's tiles write apart in one box) and, per worker, the last record that read
@@ -10,6 +11,7 @@ program order is refused as well, since the later node would see the wrong bytes
 import numpy as np
 from numba import njit
 
+from mkport.verify.flagged import flagged
 from mkport.verify.footprint import APART, BOX, IMMUTABLE, MODE, NODE, READ, VARIES, Footprint
 from mkport.verify.records import Records
 from mkport.verify.report import MAX_PROBLEMS, Box, Problem, tile_text
@@ -31,6 +33,7 @@ def race_problems(
     nodes = np.searchsorted(records.node[by_node], np.arange(len(foot.tiles) + 1))
     found = np.empty((MAX_PROBLEMS, 5), np.int64)
     checks, count = _find(
+        flagged(foot),
         foot.rows,
         foot.boxes,
         foot.first,
@@ -52,6 +55,7 @@ def race_problems(
 
 @njit(cache=True)
 def _find(  # type: ignore[no-untyped-def]
+    awaited,
     rows,
     boxes,
     first,
@@ -79,6 +83,8 @@ def _find(  # type: ignore[no-untyped-def]
     checks = 0
     n = 0
     for t in range(len(grid)):
+        if awaited[t]:
+            continue
         writer[:] = -1
         read[:] = False
         spread[:] = False

@@ -20,6 +20,7 @@ ProblemKind = Literal[
     "coverage",  # a tile that runs never or twice
     "target",  # a wait's target is not the sum of the signals
     "cycle",  # records that wait for each other
+    "flagged",  # a flagged tensor that two nodes write, or one reads without awaiting its words
     "order",  # two records touch one tile and nothing puts them in program order
 ]
 MAX_PROBLEMS = 16  # of one kind; a single fault often shows in thousands of places

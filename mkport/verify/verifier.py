@@ -3,7 +3,8 @@
 A schedule that passes cannot hang and gives the bits of program order, whatever the timing: every
 wait is met exactly, no records wait in a circle, and whenever two tiles meet in an element that one
 of them writes, the one of the earlier node happens before. Happens-before is the transitive closure
-of list order and of waits (after all signals of the counter).
+of list order and of waits (after all signals of the counter). A word of a flagged tensor needs no
+such order: the later tile awaits the word.
 """
 
 import time
@@ -13,6 +14,7 @@ import numpy as np
 from mkport.plan.schedule import Schedule
 from mkport.verify.arrivals import arrival_problems, owners
 from mkport.verify.clocks import clocks
+from mkport.verify.flagged import flagged_problems, order_problems
 from mkport.verify.footprint import Footprint
 from mkport.verify.races import race_problems
 from mkport.verify.records import list_problems, record_problems, stack
@@ -39,7 +41,8 @@ def verify(
     owner, start, problems = owners(records, foot)
     problems += arrival_problems(records)
     clock, circle = clocks(records)
-    _refuse(problems + circle + tile_problems(foot))
+    problems += circle + tile_problems(foot)
+    _refuse(problems + flagged_problems(foot) + order_problems(records, foot))
     checks, problems = race_problems(records, foot, owner, start, clock)
     _refuse(problems)
     return Report(

@@ -259,12 +259,14 @@ def test_a_tile_writes_what_its_declaration_stands_for(name: str, output: str, s
     case.arrays[output][:] = np.nan
     graph = Graph(PROGRAM.ops)
     for arg in op.tensors:
+        if arg.name not in case.arrays:
+            continue
         array = case.arrays[arg.name]
         dtype = {"uint16": "bf16", "int32": "i32", "float32": "f32"}[str(array.dtype)]
         kind = "state" if arg.name == output else "input"
         logical = case.logical.get(arg.name, ())
         graph.tensor(arg.name, dtype, array.shape, kind, logical)  # type: ignore[arg-type]
-    node = graph.add(op, name, **{arg.name: arg.name for arg in op.tensors}, **case.values)
+    node = graph.add(op, name, **{name: name for name in case.arrays}, **case.values)
     bodies = Bodies(graph, case.arrays)
     box = next(a.box for a in node.accesses if a.mode == "write")
     slots, pairs = case.arrays["slots"], case.arrays["pairs"]

@@ -13,7 +13,7 @@ from mkport.errors import UserError
 from mkport.machines.cpu.build import build
 from mkport.machines.cpu.memory import allocate, place, poison
 from mkport.machines.cpu.sync import COUNTER_STRIDE
-from mkport.plan import Schedule, signal_of
+from mkport.plan import Schedule, is_flagged, signal_of
 
 SPINS = 2000  # looks at a counter before the core is offered to others: a few microseconds
 
@@ -43,6 +43,11 @@ class CpuMachine:
         opcodes = [op.name for op in schedule.graph.ops]
         if opcodes != [op.name for op in program.ops]:
             raise ValueError(f"the schedule's ops {opcodes} are not the program's")
+        if is_flagged(schedule.graph):
+            raise ValueError(
+                "the schedule has flagged tensors, whose words a CPU's bodies do not await; give "
+                "the CPU machine the graph as it was before `flag`."
+            )
         _check_storage(program, schedule)
         self.schedule = schedule
         self.built = build(program)
