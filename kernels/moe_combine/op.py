@@ -28,7 +28,11 @@ def access(a, tile):
     yield read("y", (0, a.y.logical[0]), columns)
     if a.more is not None:
         yield read("more", (token, token + 1), columns)
-    yield update("x", (token, token + 1), columns)
+    if a.out is None:
+        yield update("x", (token, token + 1), columns)
+    else:
+        yield read("x", (token, token + 1), columns)
+        yield write("out", (token, token + 1), columns)
     if a.w is not None:
         yield immutable("w", (0, a.n))
         yield write("h", (token, token + 1), (0, a.n))
@@ -45,6 +49,7 @@ def valid(a):
     yield from shape_is(a, "y", tokens * a.top, "n", logical=(None, "n"))  # slots, if by slot
     yield from shape_is(a, "x", tokens, "n")
     yield from shape_is(a, "more", tokens, "n")
+    yield from shape_is(a, "out", tokens, "n")
     yield from shape_is(a, "w", "n")
     yield from shape_is(a, "h", tokens, "n")
     if (a.w is None) != (a.h is None):
@@ -53,17 +58,22 @@ def valid(a):
         yield "h is x, which must stay as it is before the norm"
     if a.more is not None and a.more.name == a.x.name:
         yield "more is x, which is added to itself"
+    for name in ("x", "y", "more", "h"):
+        other = getattr(a, name)
+        if a.out is not None and other is not None and a.out.name == other.name:
+            yield f"out is {name}: leave out away for a sum that stays in x"
 
 
 OP = Op(
     name="moe_combine",
-    doc="x[t] += (more[t] +) sum over c of weights[t, c] y[t * top + c] (; h[t] = norm(x[t]))",
+    doc="x[t] += (more[t] +) sum over c of weights[t, c] y[t * top + c] (; h[t] = norm of it)",
     args=(
         tensor("count", "i32", "[1] tokens of this step; later rows are left alone"),
         tensor("weights", "f32", "[tokens, top] weights of the choices; NaN in a row without any"),
         tensor("y", "f32", "[tokens * top, n] the experts' outputs, by token and choice"),
         tensor("x", "f32", "[tokens, n] residual stream"),
         tensor("more", "f32", "[tokens, n] what is added to x before that", optional=True),
+        tensor("out", "f32", "[tokens, n] where the sum goes, if not to x", optional=True),
         tensor("w", "f32", "[n] weight of the norm, if there is one", optional=True),
         tensor("h", "f32", "[tokens, n] the normed rows, if there is a norm", optional=True),
         integer("n", "columns, a multiple of 16"),
@@ -75,6 +85,8 @@ OP = Op(
     access=access,
     valid=valid,
     shared=lambda a, rows: 0 if a.w is None else 8 * a.n,  # the norm's weights, and a row
+    awaits=("weights", "y", "x", "more"),
+    elsewhere=(("x", "out"),),
     order="m = 0; best choice first, m = fma(weight, y, m); (x + more) + m; the norm as in its op",
     folder=Path(__file__).parent,
 )

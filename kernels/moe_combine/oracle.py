@@ -19,26 +19,37 @@ SHAPES = {
         "norm": "root",
         "more": True,
     },
+    "to another row": {"tokens": 2, "rows": 1, "n": 1040, "top": 3, "more": True, "out": True},
+    "to another row, then its norm": {
+        "tokens": 3,
+        "rows": 2,
+        "n": 64,
+        "top": 4,
+        "norm": "mean",
+        "out": True,
+    },
     "then the norm of a long row": {"tokens": 1, "rows": 1, "n": 2064, "top": 8, "norm": "root"},
 }
 
 
 def oracle(t):
-    """x [live, n]: x (+ more) + the sum over choices of weights * y; h [live, n]: its norm."""
+    """x, or out [live, n]: x (+ more) + the sum over choices of weights * y; h [live, n]: its
+    norm."""
     rows = int(t.count[0])
     y = t.y.reshape(-1, t.top, t.n)[:rows]  # [tokens, top, n]
     before = t.x[:rows] + t.more[:rows] if hasattr(t, "more") else t.x[:rows]
     x = before + (t.weights[:rows, :, None] * y).sum(1)
+    name = "out" if hasattr(t, "out") else "x"
     if not hasattr(t, "w"):
-        return {"x": x}
+        return {name: x}
     centred = x - x.mean(dim=-1, keepdim=True) if t.mean else x
     return {
-        "x": x,
+        name: x,
         "h": centred / (centred.square().mean(dim=-1, keepdim=True) + t.eps).sqrt() * t.w,
     }
 
 
-def make(rng, weights, cache, tokens, rows, n, top, norm=None, more=False):
+def make(rng, weights, cache, tokens, rows, n, top, norm=None, more=False, out=False):
     """Random outputs of experts, weights that add up to one; `norm` may be "root" or "mean"."""
     chosen = np.sort(rng.random((tokens, top), np.float32))[:, ::-1]
     y = rng.standard_normal((tokens * top, n), np.float32)
@@ -51,11 +62,14 @@ def make(rng, weights, cache, tokens, rows, n, top, norm=None, more=False):
     }
     if more:
         arrays["more"] = rng.standard_normal((tokens, n), np.float32)
+    if out:
+        arrays["out"] = np.full((tokens, n), np.nan, np.float32)
     if norm is not None:
         arrays["w"] = rng.standard_normal(n, np.float32)
         arrays["h"] = np.full((tokens, n), np.nan, np.float32)
     values = {"n": n, "top": top, "mean": int(norm == "mean"), "eps": 1e-5}
-    return Case(arrays, values, ("x",) if norm is None else ("x", "h"))
+    written = ("out" if out else "x",)
+    return Case(arrays, values, written if norm is None else (*written, "h"))
 
 
 def call_standalone(kernel, a):
@@ -63,15 +77,17 @@ def call_standalone(kernel, a):
     rows = int(a.count[0])
     live = a.weights[:rows], a.y.reshape(-1, a.top, a.n)[:rows], a.x[:rows]
     more = a.more[:rows] if hasattr(a, "more") else None
+    out = a.out[:rows] if hasattr(a, "out") else None
     if hasattr(a, "w"):
-        kernel(*live, more, a.w, a.h[:rows], a.eps, a.mean)
+        kernel(*live, more, out, a.w, a.h[:rows], a.eps, a.mean)
     else:
-        kernel(*live, more)
+        kernel(*live, more, out)
 
 
 def call_standalone_cuda(launch, a):
     """Launches the standalone CUDA kernel on a case's arrays."""
-    rows, sums = int(a.count[0]), (a.weights, a.y, a.x, getattr(a, "more", None))
+    rows = int(a.count[0])
+    sums = a.weights, a.y, a.x, getattr(a, "more", None), getattr(a, "out", None)
     if hasattr(a, "w"):
         launch("moe_combine_norm", rows, 256, 32, *sums, a.w, a.h, a.n, a.top, a.mean, a.eps)
     else:

@@ -46,11 +46,11 @@ def mean_of(row, square):
 
 
 @njit(nogil=True, cache=True)
-def moe_combine(weights, y, x, more=None, w=None, h=None, eps=1e-5, centre=False):
+def moe_combine(weights, y, x, more=None, out=None, w=None, h=None, eps=1e-5, centre=False):
     """x += sum over c of weights[:, c] y[:, c]; weights [tokens, top], y [tokens, top, n]; before
-    that x += more [tokens, n], if it is given.
+    that x += more [tokens, n], if it is given. With out [tokens, n] the sum goes there alone.
 
-    With w [n] and h [tokens, n], h = x / sqrt(mean x^2 + eps) * w; `centre`: x less its mean.
+    With w [n] and h [tokens, n], h = sum / sqrt(mean sum^2 + eps) * w; `centre`: less its mean.
     """
     total = np.empty(x.shape[1], np.float32)
     for t in range(len(x)):
@@ -58,13 +58,12 @@ def moe_combine(weights, y, x, more=None, w=None, h=None, eps=1e-5, centre=False
         for c in range(weights.shape[1]):  # best first
             for i in range(len(total)):
                 total[i] = fma(weights[t, c], y[t, c, i], total[i])
-        if more is not None:
-            for i in range(len(total)):
-                x[t, i] += more[t, i]
+        to = x[t] if out is None else out[t]
         for i in range(len(total)):
-            x[t, i] += total[i]
+            before = x[t, i] + more[t, i] if more is not None else x[t, i]
+            to[i] = before + total[i]
         if w is not None:
-            row = x[t].copy()
+            row = to.copy()
             if centre:
                 row -= mean_of(row, False)
                 row -= mean_of(row, False)  # what rounding left of the mean

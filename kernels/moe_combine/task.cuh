@@ -20,29 +20,44 @@ struct moe_combine : MkBody {
     const MkNorm norm = MkNorm::of(c, a.n, false);
     const float* weights = a.weights + int64_t(token) * a.top;
     const float* y = a.y + int64_t(token) * a.top * a.n;  // [top, n]
-    float* x = a.x + int64_t(token) * a.n;
+    const float* x = a.x + int64_t(token) * a.n;
+    const float* with = a.more + int64_t(token) * a.n;
+    float* out = (a.out ? a.out : a.x) + int64_t(token) * a.n;
+    MkGuard& guard = *c.ring.guard;
 #pragma unroll 1
     for (int first = begin + mk_thread() * 4; first < end; first += ACROSS * NEXT) {
       int n[ACROSS];  // in place of a vector that is not there, the first one is loaded again
       mk_float4 old[ACROSS], more[ACROSS] = {}, sum[ACROSS] = {};
 #pragma unroll
-      for (int k = 0; k < ACROSS; k++) {
-        n[k] = first + k * NEXT < end ? first + k * NEXT : first;
-        old[k] = mk_load_coherent4(x + n[k]);
-        if (a.more) more[k] = mk_load_coherent4(a.more + int64_t(token) * a.n + n[k]);
-      }
+      for (int k = 0; k < ACROSS; k++) n[k] = first + k * NEXT < end ? first + k * NEXT : first;
 #pragma unroll 1
       for (int c0 = 0; c0 < a.top; c0 += CHOICES) {
         float weight[CHOICES];
         mk_float4 value[CHOICES][ACROSS];
+        MkAwait wait(guard);
+        bool late;
+#pragma unroll 1
+        do {
+          late = false;
 #pragma unroll
-        for (int i = 0; i < CHOICES; i++) {
-          const int choice = c0 + i < a.top ? c0 + i : c0;
-          weight[i] = mk_load_coherent(weights + choice);
+          for (int i = 0; i < CHOICES; i++) {
+            const int choice = c0 + i < a.top ? c0 + i : c0;
+            mk_read(weight[i], weights + choice);
 #pragma unroll
-          for (int k = 0; k < ACROSS; k++)
-            value[i][k] = mk_load_coherent4(y + int64_t(choice) * a.n + n[k]);
-        }
+            for (int k = 0; k < ACROSS; k++) mk_read(value[i][k], y + int64_t(choice) * a.n + n[k]);
+          }
+#pragma unroll
+          for (int k = 0; k < ACROSS; k++) mk_read(old[k], x + n[k]);
+#pragma unroll
+          for (int i = 0; i < CHOICES * ACROSS; i++)
+            late |= mk_unwritten(value[i / ACROSS][i % ACROSS]);
+          // a token whose logits are NaN has no experts: nobody writes their outputs
+          if (weight[0] != weight[0]) late = false;
+#pragma unroll
+          for (int i = 0; i < CHOICES; i++) late |= mk_unwritten(weight[i]);
+#pragma unroll
+          for (int k = 0; k < ACROSS; k++) late |= mk_unwritten(old[k]);
+        } while (wait.again(late));
 #pragma unroll
         for (int i = 0; i < CHOICES; i++)
 #pragma unroll
@@ -52,6 +67,7 @@ struct moe_combine : MkBody {
               if (c0 + i < a.top) sum[k].v[j] = more;
             }
       }
+      if (a.more) mk_await(more, with, n, guard);
 #pragma unroll
       for (int k = 0; k < ACROSS; k++) {
         for (int j = 0; j < 4; j++) {
@@ -59,7 +75,7 @@ struct moe_combine : MkBody {
           old[k].v[j] = mk_add(old[k].v[j], sum[k].v[j]);
         }
         if (k && n[k] == first) continue;
-        mk_store(reinterpret_cast<mk_float4*>(x + n[k]), old[k]);
+        mk_store(reinterpret_cast<mk_float4*>(out + n[k]), old[k]);
         if (a.w) *norm.at(n[k]) = old[k];
       }
     }

@@ -16,13 +16,14 @@ from mkport.machines.cpu.vector import (
 
 @body
 def moe_combine(a, tile, arena):
-    """x[token, columns] += (more +) sum over c of weights[token, c] y[token, c]; h = norm(x)."""
+    """out (x) = x (+ more) + sum over c of weights[token, c] y[token, c]; h = norm(out)."""
     columns = 1024 if a.w == 0 else a.n  # a norm needs the whole row
     parts = (a.n + columns - 1) // columns
     token, begin = tile // parts, tile % parts * columns
     if token >= get_i32(a.count, 0):
         return
     first, x = token * a.top, token * a.n
+    out = a.x if a.out == 0 else a.out
     for i in range(begin, min(begin + columns, a.n), 16):
         total = zeros()
         for p in range(first, first + a.top):
@@ -30,6 +31,6 @@ def moe_combine(a, tile, arena):
         before = load_f32(a.x, x + i)
         if a.more != 0:
             before = add(before, load_f32(a.more, x + i))
-        store_f32(a.x, x + i, add(before, total))
+        store_f32(out, x + i, add(before, total))
     if a.w != 0:
-        norm_row(a.x, a.w, a.h, x, a.n, a.eps, a.mean)
+        norm_row(out, a.w, a.h, x, a.n, a.eps, a.mean)

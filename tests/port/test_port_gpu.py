@@ -41,9 +41,11 @@ def test_a_style_has_its_bits(kernel: str, block: tuple[int, int, int], options:
         ("rmsnorm", "rmsnorm", 256, 32, ["x=f32[6,64]", "w=f32[64]", "y=f32[6,64]", "k=64",
                                          "eps=1e-5"]),
         ("gemm", "gemm_f32", 128, 0, ["x=f32[8,64]", "w=f32[96,64]", "residual=null",
-                                      "y=f32[8,96]", "tokens=8", "n=96", "k=64"]),
+                                      "y=f32[8,96]", "tokens=8", "n=96", "k=64", "norm_w=null",
+                                      "norm_eps=0", "norm_y=null"]),
         ("moe_combine", "moe_combine", 256, 0, ["weights=f32[6,3]", "y=f32[6,3,64]",
-                                                "x=f32[6,64]", "n=64", "top=3"]),
+                                                "x=f32[6,64]", "more=null", "out=null", "n=64",
+                                                "top=3"]),
     ],
 )  # fmt: skip
 def test_a_standalone_kernel_has_its_bits(
