@@ -141,6 +141,7 @@ OP = Op(
     shared=shared,
     rows=lambda a: a.q.shape[0],  # a GPU's worker notes where each token is
     streams=streams,
+    awaits=("q",),
     order=(
         "CPU: score = scale * (q . k as in gemm); blocks of 16 keys at absolute positions, "
         "ascending: m' = max(m, block), l' = fma(l, e^(m - m'), sum of the block's lanes joined "

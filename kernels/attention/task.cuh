@@ -403,14 +403,11 @@ struct attention : MkBody {
 
   // A query a warp; those that are not there are 0.
   template <int DIM>
-  MK_DEVICE static mk_float4 fetched(const AttentionArgs& a, int token, int kv_head, int group,
-                                     int g0) {
+  MK_DEVICE static const float* query(const AttentionArgs& a, int token, int kv_head, int group,
+                                      int g0) {
     static_assert(GROUP == MK_COMPUTE_WARPS, "a query for each warp");
     const int row = g0 + mk_warp(), at = mk_lane() * 4, head = kv_head * group + row;
-    mk_float4 x = {{0, 0, 0, 0}};
-    if (row < group && at < DIM)
-      x = mk_load_coherent4(a.q + (int64_t(token) * a.heads + head) * DIM + at);
-    return x;
+    return row < group && at < DIM ? a.q + (int64_t(token) * a.heads + head) * DIM + at : nullptr;
   }
 
   // for up to GROUP queries of the group, from query g0 on
@@ -424,7 +421,15 @@ struct attention : MkBody {
     float* ml = sums + MK_COMPUTE_WARPS * GROUP * (DIM + PAD);  // [warps][GROUP][2]
     mk_bf16* q = reinterpret_cast<mk_bf16*>(ml + MK_COMPUTE_WARPS * GROUP * 2);  // [GROUP][DIM + Q_PAD]
     mk_float4 x = c.ahead;
-    if (g0 != 0 || c.ahead_of != tile) x = fetched<DIM>(a, s.token, s.kv_head, group, g0);
+    const float* from = query<DIM>(a, s.token, s.kv_head, group, g0);
+    bool there = g0 == 0 && c.ahead_of == tile;  // unless it came too early
+    MkAwait wait(*c.ring.guard);
+#pragma unroll 1
+    do {
+      if (!there) x = {{0, 0, 0, 0}};
+      if (!there && from) mk_read(x, from);
+      there = !mk_unwritten(x);
+    } while (wait.again(!there));
     if (mk_lane() * 4 < DIM) mk_put(q + mk_warp() * (DIM + Q_PAD) + mk_lane() * 4, x);
     c.sync();  // the queries are there; the sums of the tile before have been read
     State<DIM> state;
@@ -455,7 +460,8 @@ struct attention : MkBody {
     c.ahead = {{0, 0, 0, 0}};
     if (c.next >= 0) {
       const Place p = places(a, c).at(c.next);
-      if (p.token < c.notes[0]) c.ahead = fetched<DIM>(a, p.token, p.kv_head, group, 0);
+      const float* ahead = query<DIM>(a, p.token, p.kv_head, group, 0);
+      if (p.token < c.notes[0] && ahead) mk_read(c.ahead, ahead);
     }
     if (mk_warp() < blocks)
       state.leave(sums + mk_warp() * GROUP * (DIM + PAD), ml + mk_warp() * GROUP * 2);
@@ -520,7 +526,7 @@ struct attention : MkBody {
     float scores[SHARE / 32], m = unseen(), l = 0.0f;
     for (int i = 0; i < SHARE / 32; i++) {
       const int j = mine + i * 32 + mk_lane();
-      scores[i] = j >= s.first && j < s.end ? score(a, q, keys + s.at(a, j), dim) : unseen();
+      scores[i] = j >= s.first && j < s.end ? score(a, q, keys + s.at(a, j), dim, c) : unseen();
       m = mk_max(m, scores[i]);
     }
     m = mk_warp_max(m);
@@ -553,14 +559,16 @@ struct attention : MkBody {
       join(partial, dim, sums + skipped * dim, dim, ml + skipped * 2, 2, d, warps);
   }
   template <class T>
-  MK_DEVICE static float score(const AttentionArgs& a, const float* q, const T* key, int dim) {
+  MK_DEVICE static float score(const AttentionArgs& a, const float* q, const T* key, int dim,
+                               const MkCompute& c) {
     enum { WIDTH = 16 / sizeof(T) };
     float sum[4] = {0, 0, 0, 0};
     for (int d = 0; d < dim; d += WIDTH) {
       const mk_word4 k = mk_load_coherent16(key + d);
       for (int i = 0; i < WIDTH; i += 4) {
-        const mk_float4 x = mk_load_coherent4(q + d + i);
-        for (int n = 0; n < 4; n++) sum[n] = mk_fma(wide(k, i + n, key), x.v[n], sum[n]);
+        mk_float4 x[1];
+        mk_await(x, q + d + i, {0}, *c.ring.guard);
+        for (int n = 0; n < 4; n++) sum[n] = mk_fma(wide(k, i + n, key), x[0].v[n], sum[n]);
       }
     }
     return mk_mul(mk_add(mk_add(sum[0], sum[1]), mk_add(sum[2], sum[3])), a.scale);

@@ -169,6 +169,7 @@ OP = Op(
     handovers=handovers,
     lots=block_lots(columns),
     stages="x",
+    awaits=("x", "residual"),
     order=(
         "CPU: slices of 16 k, slice i to chain i % 4, fused multiply-add in each lane; chains "
         "(0 + 1) + (2 + 3); lanes joined in halves; the residual is added last. "

@@ -31,9 +31,19 @@ struct gemm : MkProductBody {
     const int tokens = column < a.n ? P::least(s.notes[0] - first, 4) : 0;
     const int64_t at = int64_t(P::first_token(s.notes) + first) * a.n + column;
     float added[4] = {};
-    for (int i = 0; i < 4; i++)  // all under way before the first is used
-      if (a.residual && i < tokens) added[i] = mk_load_coherent(a.residual + at + int64_t(i) * a.n);
-    mk_float4 y = P::join(s);
+    int from[4];  // in place of a token that is not there, the first one again
+    for (int i = 0; i < 4; i++) from[i] = i < tokens ? i * a.n : 0;
+    MkAwait wait(*s.guard);
+    mk_float4 y;
+    bool late;
+#pragma unroll 1
+    do {
+      late = false;
+      if (a.residual && tokens > 0)
+        for (int i = 0; i < 4; i++) mk_read(added[i], a.residual + at + from[i]);
+      y = P::join(s);  // while these are on their way
+      for (int i = 0; i < 4; i++) late |= a.residual && mk_unwritten(added[i]);
+    } while (wait.again(late));
     for (int i = 0; i < 4; i++) {
       if (i >= tokens) break;
       if (a.residual) y.v[i] = mk_add(y.v[i], added[i]);

@@ -111,6 +111,7 @@ OP = Op(
     handovers=handovers,
     lots=block_lots(columns),
     stages="x",
+    awaits=("x",),
     order=(
         "the product as in gemm; rotated pair (p, q) by c, s: p' = fma(p, c, -(q * s)), "
         "q' = fma(q, c, p * s); the cache's storage type rounds last; " + NORM_ORDER

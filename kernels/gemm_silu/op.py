@@ -76,6 +76,7 @@ OP = Op(
     handovers=handovers,
     lots=block_lots(columns),
     stages="x",
+    awaits=("x",),
     order=(
         "both products as in gemm; y = (gate / (1 + exp(-gate))) * up. "
         "GPU: exp(x) = exp2(x * log2 e), approximate; " + NORM_ORDER

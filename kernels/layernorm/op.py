@@ -39,6 +39,7 @@ OP = Op(
     access=access,
     valid=valid,
     shared=lambda a, rows: 8 * a.k,  # the weights, and a row
+    awaits=("x",),
     order=(
         "mean = sum of x / k; rest = sum of (x - mean) / k, what rounding left of the mean; "
         "centred = (x - mean) - rest; variance = sum of centred^2 / k; "

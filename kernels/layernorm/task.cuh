@@ -8,7 +8,7 @@ struct layernorm : MkBody {
   MK_DEVICE static void compute(const LayernormArgs& a, int tile, MkCompute& c) {
     if (tile >= c.notes[0]) return;
     const MkNorm norm = MkNorm::of(c, a.k, false);
-    norm.read(a.x + int64_t(tile) * a.k);
+    norm.read(a.x + int64_t(tile) * a.k, *c.ring.guard);
     norm.write(c, a.y + int64_t(tile) * a.k, a.eps, true);
   }
 };

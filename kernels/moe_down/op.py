@@ -91,6 +91,7 @@ OP = Op(
     rows=lambda a: a.most,
     lots=slot_lots(columns, together),
     addresses="slots",
+    awaits=("slots", "pairs", "act"),
     order="the product as in gemm",
     folder=Path(__file__).parent,
 )

@@ -128,9 +128,10 @@ struct moe_down : MkProductBody {
 #pragma unroll 1
       for (int i = 0; i < MK_TAGS; i++) {
         const int at = first + i;
-        entry.tags[i] = i >= rows              ? -1
-                        : at < a.slot_count ? l.pairs[at]
-                                            : mk_load_coherent(a.pairs + at);
+        int32_t pair[1] = {-1};
+        if (i < rows && at < a.slot_count) pair[0] = l.pairs[at];
+        else if (i < rows) mk_await(pair, a.pairs + at, {0}, *s.guard);
+        entry.tags[i] = pair[0];
       }
     }
   }

@@ -62,6 +62,8 @@ def access(a, tile):
     yield read("slots", (0, a.slot_count + 1), (0, 2))
     yield read("pairs", (0, a.pairs.shape[0]))
     yield read("x", (0, a.x.shape[0]), (0, a.k))
+    if a.z is not None:
+        yield read("z", (0, a.z.shape[0]), (0, a.experts))
     yield immutable("w_gate", experts, gate, (0, a.k), picks=1)
     yield immutable("w_up", experts, up, (0, a.k), picks=1)
     yield write("act", (slot, slot + 1), gate)
@@ -78,6 +80,11 @@ def valid(a):
         yield f"up_row is {a.up_row}, neither 0 nor n = {a.n}"
     height = a.n + a.up_row  # rows of an expert
     yield from shape_is(a, "x", tokens, "k")
+    if a.z is None:
+        yield from within(a, "experts", 0, 0)
+    else:
+        yield from within(a, "experts", experts, experts)
+        yield from shape_is(a, "z", tokens, "experts")
     yield from shape_is(a, "w_gate", experts, height, "k")
     yield from shape_is(a, "w_up", experts, height, "k")
     pairs = tokens * a.top
@@ -96,6 +103,13 @@ OP = Op(
         tensor("w_gate", "weight", "[experts, n, k], or [experts, 2 n, k] holding both"),
         tensor("w_up", "weight", "[experts, n, k], or w_gate itself"),
         tensor("act", "f32", "[tokens * top, n] output, in the order of `pairs`"),
+        tensor(
+            "z",
+            "f32",
+            "[tokens, experts] logits by which topk made the slots: a GPU's workers choose by "
+            "themselves where there is one token",
+            optional=True,
+        ),
         integer("n", "expert width"),
         integer("k", "input columns, a multiple of 16"),
         integer("top", "experts of a token"),
@@ -103,6 +117,7 @@ OP = Op(
         integer("slot_step", "slots from a tile to the next, without a divisor of slot_count"),
         integer("up_row", "row of an expert's block where up begins: 0, or n where gate is first"),
         integer("most", "pairs of a slot; 0: any number", 0),
+        integer("experts", "columns of z; 0 without it", 0),
     ),
     tiles=tiles,
     access=access,
@@ -112,6 +127,7 @@ OP = Op(
     rows=lambda a: min(a.most or a.x.shape[0], a.x.shape[0]),
     lots=slot_lots(columns, together),
     addresses="slots",
+    awaits=("slots", "pairs", "x", "z"),
     streams=lambda a: 2 * TILE_ROWS * a.k * DTYPE_BYTES[a.w_gate.dtype],
     order=(
         "both products as in gemm; act = (gate / (1 + exp(-gate))) * up. "

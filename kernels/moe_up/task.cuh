@@ -6,14 +6,22 @@ struct moe_up : MkProductBody {
   typedef MkProduct P;
   typedef MkExperts E;
   static constexpr bool late = true;
+  static constexpr bool input_first = !E::ALONE;
+  // With one token each slot has a pair, of its own number, and nobody must wait to know that.
+  enum { ONE = MK_ROWS == 1, LIVE = 2 };  // LIVE: a note of the loader
   static constexpr int parts = 2;
 
   MK_DEVICE static void begin(const MoeUpArgs& a, const MkRun& run, MkLoad& ring) {
-    E::begin(ring, run, a.slots, a.slot_count, a.slot_step);
+    if (ONE) ring.notes[LIVE] = mk_load_immutable(a.count);
+    if (ONE && MK_FLAGGED && a.z && a.experts <= E::LOOKED_AT && a.top <= E::CHOSEN)
+      E::choose(ring, a.z, a.experts, ring.notes[LIVE] > 0 ? a.top : 0);
+    else
+      E::begin(ring, run, a.slots, a.slot_count, a.slot_step);
   }
   MK_DEVICE static MkRows rows(const MoeUpArgs& a, int part, int lower, const MkLoad& ring) {
     const int tile = part / 2;
-    const int expert = E::expert(ring, a.slots, tile * a.slot_step % a.slot_count);
+    int expert = E::expert(ring, a.slots, tile * a.slot_step % a.slot_count);
+    if (ONE && expert < 0 && ring.notes[LIVE] > 0) expert = 0;  // its logits are NaN: any one does
     const int n0 = tile / a.slot_count * P::ROWS + part % 2 * P::HALF;
     const int64_t row = int64_t(expert) * (a.n + a.up_row) + n0;
     return {lower ? a.w_up : a.w_gate, lower ? a.place_of_w_up : a.place_of_w_gate,
@@ -22,7 +30,12 @@ struct moe_up : MkProductBody {
 
   MK_DEVICE static void early(const MoeUpArgs& a, const MkRun& run, const MkStage& s) {
     P::plan(s, a.count, a.k, parts);
-    if (E::ALONE || s.thread != 0) return;
+    if (E::ALONE) return;
+#pragma unroll 1
+    for (int slot = s.thread; ONE && slot < a.slot_count; slot += MK_STAGERS)
+      E::lists(s, table(a), a.slot_count).table[slot] = {
+          0, mk_load_immutable(a.count), {slot, -1, -1, -1, -1, -1, -1, -1}};
+    if (s.thread != 0) return;
     s.plan->table = table(a);
     E::walk(*s.plan, run, a.slot_count, a.slot_step);
   }
@@ -47,6 +60,7 @@ struct moe_up : MkProductBody {
       s.sync();  // the notes are there
       return;
     }
+    if (ONE) return;
     const E::Lists l = E::lists(s, table(a), a.slot_count);
     s.sync();  // the number of tokens is there
     E::fetch(s, l, a.slots, a.slot_count, a.pairs, s.notes[0] * a.top);

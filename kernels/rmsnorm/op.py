@@ -41,6 +41,7 @@ OP = Op(
     access=access,
     valid=valid,
     shared=lambda a, rows: 4 * a.k * (9 if a.groups > 1 else 2),  # weights; a row, or one a warp
+    awaits=("x",),
     order=(
         "CPU: squares summed like a gemm's products (16 lanes, 4 chains). GPU: vectors of 4 "
         "columns to the threads in turn (256, or a warp's 32 where there are several groups), "

@@ -12,7 +12,7 @@ struct rmsnorm : MkBody {
 #pragma unroll 1
     for (int group = mk_warp() % warps; group < a.groups; group += warps) {
       const int64_t at = (int64_t(tile) * a.groups + group) * a.k;
-      norm.read(a.x + at);
+      norm.read(a.x + at, *c.ring.guard);
       norm.write(c, a.y + at, a.eps, false);
     }
   }

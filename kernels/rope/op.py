@@ -76,6 +76,7 @@ OP = Op(
     valid=valid,
     arena=lambda a: 8 * a.head_dim,  # one head, before and after it rotates
     shared=lambda a, rows: 4 * a.head_dim * (1 + HEADS),  # the norm's weights, a row for each warp
+    awaits=("x",),
     order=(
         "the norm as rmsnorm's of several groups; rotated pair (p, q) by c, s: "
         "p' = fma(p, c, -(q * s)), q' = fma(q, c, p * s); "

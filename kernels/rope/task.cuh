@@ -42,7 +42,7 @@ struct rope : MkBody {
     const MkNorm norm = MkNorm::of(c, a.head_dim, true);
     const int64_t at = (int64_t(token) * a.heads + head) * a.head_dim;
     Angles next = angles(a, p.position, lane);
-    norm.read(a.x + at);
+    norm.read(a.x + at, *c.ring.guard);
     float r = 1.0f;
     if (a.w) {
       float sum = 0.0f;

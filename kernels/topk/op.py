@@ -98,6 +98,7 @@ OP = Op(
     valid=valid,
     arena=lambda a: 4 * (-(-a.experts // 16) * 16 + 16),
     shared=shared,
+    awaits=("z",),
     order=(
         "exact: the lower index wins a tie; exponentials summed in 16 lanes (32 on a GPU), expert "
         "e in lane e % 16, lanes joined in halves; the chosen summed best first. "

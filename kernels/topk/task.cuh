@@ -43,29 +43,29 @@ struct topk : MkBody {
     const int live = c.notes[0], first = a.pairs ? 0 : tile, end = a.pairs ? live : tile + 1;
     const Room r = room(a, c.arena, end - first);
     const int token = first + mk_warp();  // there are at most as many as warps
-    if (token < end && token < live) choose(a, token, r, mk_warp() * a.k);
+    if (token < end && token < live) choose(a, token, r, mk_warp() * a.k, c);
     if (!a.pairs) return;
     c.sync();
     group(a, r, live * a.k);
   }
 
   // One token's experts and weights, by one warp; its choices are those from `place` on.
-  MK_DEVICE static void choose(const TopkArgs& a, int token, const Room& r, int place) {
+  MK_DEVICE static void choose(const TopkArgs& a, int token, const Room& r, int place,
+                               const MkCompute& c) {
     const int lane = mk_lane(), experts = a.experts, length = padded(a), softmax = a.softmax;
     const float* z = a.z + token * experts;
     float strange = 0.0f;  // NaN if a logit is infinite or NaN
 #pragma unroll 1
     for (int e = lane; e < length; e += ACROSS) {
       float x[4];
+      int at[4];  // in place of a logit that is not there, the first one
 #pragma unroll
-      for (int j = 0; j < 4; j++) {
-        x[j] = 0.0f;
-        if (e + 32 * j < experts) x[j] = mk_load_coherent(z + e + 32 * j);
-      }
+      for (int j = 0; j < 4; j++) at[j] = e + 32 * j < experts ? e + 32 * j : 0;
+      mk_await(x, z, at, *c.ring.guard);
 #pragma unroll
       for (int j = 0; j < 4; j++) {
         strange = mk_add(strange, mk_add(x[j], -x[j]));
-        r.keys[e + 32 * j] = e + 32 * j < experts ? key(x[j]) : 0;
+        r.keys[e + 32 * j] = e + 32 * j < experts ? MkExperts::key(x[j]) : 0;
       }
     }
     const bool broken = mk_warp_any(strange != 0.0f);
@@ -163,11 +163,7 @@ struct topk : MkBody {
     mk_store(reinterpret_cast<mk_word2*>(a.slots) + slot, entry);
   }
 
-  // Finite logits as integers above 0 in the same order, both zeros as one; and back.
-  MK_DEVICE static uint32_t key(float x) {
-    const int32_t bits = mk_bits(mk_add(x, 0.0f));
-    return bits ^ ((bits >> 31) | 0x80000000);
-  }
+  // MkExperts' key, back.
   MK_DEVICE static float value(uint32_t key) {
     const int32_t inverse = ~key;
     return mk_float(key ^ ((inverse >> 31) | 0x80000000));

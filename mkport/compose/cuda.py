@@ -23,7 +23,7 @@ USUAL_ROWS = 8
 MAX_OPS = 63  # of a program: bits of a word
 NO_PRODUCT = """MK_DEVICE inline void mk_load_product(const MkBox&, const MkParts&, MkLoad&) {}
 MK_DEVICE inline void mk_compute_product(const MkBox&, MkRole&, MkCompute&) {}
-MK_DEVICE inline void mk_gather_normed(const MkInput&, char*) {}
+MK_DEVICE inline void mk_gather_normed(const MkInput&, char*, MkGuard&) {}
 """
 FIXED = "// Arguments that all nodes of an op have alike are constants: for one graph alone.\n"
 SHARED = {  # what bodies name: the section that has it
@@ -41,6 +41,7 @@ class CudaProgram(Composed):
 
     rows: int  # most token rows of a step
     fixed: Fixed = field(default_factory=dict, hash=False)  # arguments that are constants
+    flagged: bool = False  # bodies await the words of flagged tensors
 
 
 def compose_cuda(
@@ -50,11 +51,13 @@ def compose_cuda(
     rows: int = USUAL_ROWS,
     title: str = "",
     fixed: Fixed | None = None,
+    flagged: bool = False,
 ) -> CudaProgram:
     """Composes a program for ops in opcode order and steps of up to `rows` token rows.
 
     `weights` and `cache` are the storage types, "bf16" or "f32". With `fixed_arguments(graph)` as
-    `fixed` it is faster, and for such a graph alone. Needs no GPU and no compiler.
+    `fixed` it is faster, and for such a graph alone. `flagged`: for graphs with flagged tensors.
+    Needs no GPU and no compiler.
     Raises UserError for an op that has no CUDA task, an unknown type, or too many rows.
     """
     check_types("CUDA", weights, cache)
@@ -65,7 +68,7 @@ def compose_cuda(
     storage += f"enum {{ MK_NORMED = {int(_norms(ops, fixed or {}))} }};  // some inputs are\n"
     sections = [
         ("Primitives", f"#ifndef MK_HOST\n{_copy('device.cuh')}#endif\n"),
-        ("Constants and storage types", constants_text(rows) + storage),
+        ("Constants and storage types", constants_text(rows, flagged) + storage),
         ("The record and the ops' arguments", c_header(ops, resolved=True, fixed=fixed)),
         ("What a body sees", _copy("context.cuh")),
         ("The worker's state, and each role's part of a record", _copy("runtime.cuh")),
@@ -81,7 +84,7 @@ def compose_cuda(
         f"//\n// Contents\n{contents(sections, '//   ')}\n"
     )
     text = joined(head, sections, "\n//")
-    return CudaProgram(tuple(ops), weights, cache, text, rows, dict(fixed or {}))
+    return CudaProgram(tuple(ops), weights, cache, text, rows, dict(fixed or {}), flagged)
 
 
 def _norms(ops: Iterable[Op], fixed: Fixed) -> bool:
@@ -193,6 +196,7 @@ def _sets(ops: Sequence[Op], products: Sequence[Op]) -> str:
             "enum : uint64_t {",
             bits("MK_LATE", ops, "mk_is_late<struct {}>"),
             bits("MK_IN_TWO_PARTS", ops, "mk_has_parts<struct {}>"),
+            bits("MK_INPUT_FIRST", ops, "mk_is_input_first<struct {}>"),
             bits("MK_PRODUCTS", products, "1"),
             "};\n",
         ]

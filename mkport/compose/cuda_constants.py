@@ -2,6 +2,7 @@
 
 COUNTER_STRIDE = 32  # int32 words between counters, and of an error row: 128 bytes
 ROLES = ("stage", "load", "compute", "store")
+WRITTEN = "words of its inputs to be written, at"
 # What a role can wait for; place 0 means that it did not wait when the step was aborted.
 WAIT_KINDS = (
     "nothing",
@@ -15,9 +16,11 @@ WAIT_KINDS = (
     "record, box",
     "box to be free, box",
     "compute warps to leave, box",
+    WRITTEN,
 )
 _KIND_NAMES = (
-    "NOTHING COUNTER FREE_CHUNK FULL_CHUNK FREE_STAGE STAGED FREE_JOIN JOINED BOX FREE_BOX COMPUTED"
+    "NOTHING COUNTER FREE_CHUNK FULL_CHUNK FREE_STAGE STAGED FREE_JOIN JOINED BOX FREE_BOX "
+    "COMPUTED WRITTEN"
 ).split()
 
 ROW_BYTES = 2048  # of one weight row in a ring chunk; what an op's slices of k are cut by
@@ -51,6 +54,8 @@ CONSTANTS = {
     "FLAG_BACK": 1 << 16,
     "FLAG_STAGED": 1 << 20,
     "FLAG_KNOWN": 1 << 21,
+    # Of programs with flagged memory: whether what the record reads there is flagged, all of it.
+    "FLAG_FLAGGED": 1 << 25,
     # Of programs for more than 8 rows: groups of a tile's tokens, less one, and whether the record
     # before is of the same node, and so has waited for the same.
     "FLAG_GROUPS": 1 << 22,
@@ -73,9 +78,10 @@ def constants(rows: int) -> dict[str, int]:
     }
 
 
-def constants_text(rows: int) -> str:
+def constants_text(rows: int, flagged: bool) -> str:
     """The generated section of a composed file."""
     lines = ["enum {", f"  MK_ROWS = {rows},  // token rows of a step"]
+    lines += [f"  MK_FLAGGED = {int(flagged)},  // some scratch tells by itself what is written"]
     lines += [f"  MK_{name} = {value}," for name, value in constants(rows).items()]
     lines += [f"  MK_ROLE_{name.upper()} = {place}," for place, name in enumerate(ROLES)]
     lines += ["};", "enum MkWaitKind {"]

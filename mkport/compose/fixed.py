@@ -1,5 +1,5 @@
-"""Arguments that all nodes of an op share. A program for one graph alone has them as constants: its
-bodies are the same text, and the compiler leaves out what such a graph never does."""
+"""Programs for one graph alone. Arguments that all nodes of an op share are constants there: bodies
+are the same text, and the compiler leaves out what such a graph never does."""
 
 import math
 from collections import defaultdict
@@ -7,10 +7,21 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from mkport.compose.cuda import USUAL_ROWS, CudaProgram, compose_cuda
 from mkport.declare import Op
 from mkport.declare.generate import Fixed, Value
 from mkport.declare.op import Arg
+from mkport.plan.flagged import is_flagged
 from mkport.plan.graph import Graph, Node
+
+
+def compose_cuda_for(
+    graph: Graph, weights: str, cache: str, rows: int = USUAL_ROWS, title: str = ""
+) -> CudaProgram:
+    """Composes a CUDA file for steps of this graph alone, of up to `rows` token rows; storage types
+    and errors as `compose_cuda`'s."""
+    fixed = fixed_arguments(graph)
+    return compose_cuda(graph.ops, weights, cache, rows, title, fixed, is_flagged(graph))
 
 
 def fixed_arguments(graph: Graph) -> dict[tuple[str, str], Value]:

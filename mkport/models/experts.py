@@ -135,6 +135,8 @@ def up(step: Step, layer: int, h: Input, prefix: str, e: Experts) -> None:
         w_gate=both,
         w_up=both,
         act=step.tensor("act", "f32", pairs, "scratch", (slots, e.ffn)),
+        z="router_logits",
+        experts=e.experts,
         n=e.ffn,
         k=step.hidden,
         top=e.top,

@@ -7,23 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from mkport.compose.cuda import compose_cuda
-from mkport.compose.fixed import fixed_arguments
+from mkport.compose.fixed import compose_cuda_for
 from mkport.machines.cuda.nvrtc import Nvrtc
 from mkport.models import family_of, parse_config
 from mkport.models.sampled import sampled
 from mkport.models.sizes import config_of
 from mkport.models.step import StepShape
+from mkport.plan import flagged_for
+from mkport.plan.flagged import ROWS
 
-LOADS = {"mk_computer": (4, 4), "mk_stager": (8, 16)}  # under way in staging: of 1 row, of more
+LOADS = {"mk_computer": (4, 4), "mk_stager": (8, 16)}  # under way in staging: flagged, or not
 
 
 def source_of(family: str, rows: int) -> str:
     """The composed file of a step of so many rows."""
     config = config_of(family, "full")
-    shape = StepShape(rows=rows, context=8192, sequences=rows, logits=rows)
+    shape = StepShape(rows=rows, context=8192, sequences=rows, logits=rows, stage=66048)
     graph = sampled(family_of(config).build(parse_config(config), shape))
-    return compose_cuda(graph.ops, "bf16", "bf16", rows, fixed=fixed_arguments(graph)).source
+    return compose_cuda_for(flagged_for(graph, rows), "bf16", "bf16", rows).source
 
 
 def targets_of(listing: str, source: str, within: str) -> dict[str, list[str]]:
@@ -52,7 +53,8 @@ def targets_of(listing: str, source: str, within: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("family", "rows"), [("cohere2_moe", 1), ("cohere2_moe", 8), ("qwen3_moe", 1)]
+    ("family", "rows"),
+    [("cohere2_moe", 1), ("cohere2_moe", 2), ("cohere2_moe", 8), ("qwen3_moe", 1), ("llama", 1)],
 )
 def test_nothing_is_spilled_and_staging_has_its_loads_under_way_side_by_side(
     nvrtc: Nvrtc, nvdisasm: str, family: str, rows: int, tmp_path: Path
@@ -66,4 +68,4 @@ def test_nothing_is_spilled_and_staging_has_its_loads_under_way_side_by_side(
     command = [nvdisasm, "-gi", "-c", str(tmp_path / "code.cubin")]
     listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     for role, found in targets_of(listing, source, "mk_gather").items():
-        assert len(found) == len(set(found)) == LOADS[role][rows > 1], (role, found)
+        assert len(found) == len(set(found)) == LOADS[role][rows > ROWS], (role, found)

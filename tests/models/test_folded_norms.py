@@ -11,7 +11,7 @@ from mkport.machines.host.build import compiler
 from mkport.models import family_of, parse_config
 from mkport.models.sizes import TINY
 from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
-from mkport.plan import Graph
+from mkport.plan import Graph, flagged_for, is_flagged
 from mkport.testing import tiny
 from mkport.testing.step import run_step
 
@@ -65,9 +65,11 @@ HOST = pytest.mark.skipif(compiler() is None, reason="no C++ compiler for the ho
     [
         *((family, "cpu") for family in SEQUENTIAL),
         pytest.param("llama", "host", marks=HOST),
-        pytest.param("qwen3_moe", "host", marks=HOST),
-        pytest.param("mixtral", "host", marks=[HOST, pytest.mark.slow]),
-        pytest.param("qwen3", "host", marks=[HOST, pytest.mark.slow]),
+        pytest.param("llama", "host, flagged", marks=HOST),
+        pytest.param("qwen3_moe", "host, flagged", marks=HOST),
+        pytest.param("qwen3_moe", "host", marks=[HOST, pytest.mark.slow]),
+        pytest.param("mixtral", "host, flagged", marks=[HOST, pytest.mark.slow]),
+        pytest.param("qwen3", "host, flagged", marks=[HOST, pytest.mark.slow]),
     ],
 )
 def test_a_folded_norm_changes_no_bit(family: str, machine: str, dtype: str) -> None:
@@ -76,10 +78,12 @@ def test_a_folded_norm_changes_no_bit(family: str, machine: str, dtype: str) -> 
     found = []
     for step in steps:
         program: Program | CudaProgram = tiny.program(dtype)
-        if machine == "host":
+        if machine != "cpu":
             step = step.within(list(dict.fromkeys(node.op for node in step.nodes)))
-            program = compose_cuda(step.ops, dtype, dtype, 1, fixed=fixed_arguments(step))
-        found.append(run_step(step, program, machine, given, 3, 1))
-    for name in ("x", "logits", "next"):
+            step = flagged_for(step, 1) if "flagged" in machine else step
+            fixed, flagged = fixed_arguments(step), is_flagged(step)
+            program = compose_cuda(step.ops, dtype, dtype, 1, fixed=fixed, flagged=flagged)
+        found.append(run_step(step, program, machine.split(",")[0], given, 3, 1))
+    for name in ("logits", "next"):
         assert found[0][name].tobytes() == found[1][name].tobytes(), name
     assert np.isfinite(found[0]["logits"]).all()

@@ -102,6 +102,8 @@ struct MkGuard {
   MkProgress* progress;
   bool dead;
 
+  int64_t* ready;  // where the time goes at which a record's flagged inputs were there, or null
+
   MK_DEVICE void wait(mk_barrier* barrier, int parity, MkWaitKind kind, int slot) {
     if (dead || mk_barrier_wait(barrier, parity, watch)) return;
     note(kind, slot, parity, parity ^ 1);
@@ -116,6 +118,51 @@ struct MkGuard {
     progress->wanted = wanted;
   }
 };
+
+// What another worker wrote in this step, a word or four floats: where memory is flagged, to be awaited.
+template <class T>  // float or int32_t
+MK_DEVICE inline void mk_read(T& x, const T* p) {
+  if (MK_FLAGGED) mk_load_flagged(x, p);
+  else x = mk_load_coherent(p);
+}
+MK_DEVICE inline void mk_read(mk_float4& x, const float* p) {
+  if (MK_FLAGGED) mk_load_flagged(x, p);
+  else x = mk_load_coherent4(p);
+}
+// A wait for flagged words, which a loop reads again as long as `again` says so. In a program without
+// flagged memory a loop runs once.
+struct MkAwait {
+  MkGuard& guard;
+  mk_glance last;
+  int64_t since;
+  uint32_t tries;
+
+  MK_DEVICE explicit MkAwait(MkGuard& g) : guard(g), last(mk_glance_first()), since(0), tries(0) {}
+  MK_DEVICE bool again(bool late) {
+    if (!MK_FLAGGED) return false;
+    if (!late) {
+      if (tries && guard.ready) *guard.ready = mk_now_ns();
+      return false;
+    }
+    if (!guard.dead && mk_look_again(last, ++tries, since, guard.watch)) return true;
+    guard.note(MK_WAIT_WRITTEN, 0, 0, 0, mk_lane());
+    return false;
+  }
+};
+// Reads v[i] from x + at[i], side by side, until all are written.
+template <int N, class T, class U>
+MK_DEVICE inline void mk_await(T (&v)[N], const U* x, const int (&at)[N], MkGuard& guard) {
+  MkAwait wait(guard);
+  bool late;
+#pragma unroll 1
+  do {
+#pragma unroll
+    for (int i = 0; i < N; i++) mk_read(v[i], x + at[i]);
+    late = false;
+#pragma unroll
+    for (int i = 0; i < N; i++) late |= mk_unwritten(v[i]);
+  } while (wait.again(late));
+}
 
 // The ring: chunks of any size, one behind the other, consumed in their order by all compute warps.
 // A chunk that would reach over the end begins at the beginning.
@@ -225,33 +272,34 @@ MK_DEVICE inline int32_t mk_shared_word(int32_t place) {
   return *reinterpret_cast<const int32_t*>(mk_shared() + place);
 }
 
-// Brings rows to a stage buffer that other workers wrote earlier in this step; WARPS take part, a
-// vector a thread. FLIGHT loads are under way before the first is used: each takes most of 1 us. So
-// that nothing branches between them, in place of a vector behind the last one the thread's first is
-// loaded again. Code that runs once a record must be fetched each time: no division.
+// Brings rows to a stage buffer that other workers wrote earlier in this step, from element `first`,
+// a multiple of 4, to `end`; WARPS take part, a vector a thread. FLIGHT loads are under way before the
+// first is used: each takes most of 1 us. So that nothing branches between them, in place of a vector
+// behind the last one the thread's first is loaded again. Code that runs once a record must be
+// fetched each time: no division.
 template <int FLIGHT, int WARPS>
-MK_DEVICE inline void mk_gather(const MkInput& in, char* buffer, int thread) {
+MK_DEVICE inline void mk_gather(const MkInput& in, int first, int end, char* buffer, int thread,
+                                MkGuard& guard) {
   enum { STRIDE = WARPS * 32 * 4 };  // elements from a thread's vector to its next
   const int n = in.n, pad = in.pitch - n;
   int rows = 0, columns = STRIDE;  // of a stride
 #pragma unroll 1
   for (; columns >= n; columns -= n) rows++;
-  int row = 0, column = thread * 4;
+  int row = 0, column = first + thread * 4;
 #pragma unroll 1
   for (; column >= n; column -= n) row++;
   const int step = STRIDE + rows * pad;
   mk_weight* staged = reinterpret_cast<mk_weight*>(buffer);
-  int to = row * in.pitch + column, from = thread * 4;
+  int to = row * in.pitch + column, from = first + thread * 4;
 #pragma unroll 1
-  for (int left = in.rows * n - from; left > 0; left -= FLIGHT * STRIDE) {
+  for (int left = end - from; left > 0; left -= FLIGHT * STRIDE) {
     mk_float4 v[FLIGHT];
-    int place[FLIGHT];
+    int place[FLIGHT], at[FLIGHT];
 #pragma unroll
     for (int i = 0; i < FLIGHT; i++) {
-      int at = left > i * STRIDE ? from + i * STRIDE : from;
+      at[i] = left > i * STRIDE ? from + i * STRIDE : from;
       if (MK_ROWS > 1 && in.source >= 0)
-        at = mk_shared_word(in.source + (left > i * STRIDE ? row : 0) * 4) * n + column;
-      v[i] = mk_load_coherent4(in.x + at);
+        at[i] = mk_shared_word(in.source + (left > i * STRIDE ? row : 0) * 4) * n + column;
       place[i] = to;
       to += step;
       row += rows;
@@ -259,6 +307,7 @@ MK_DEVICE inline void mk_gather(const MkInput& in, char* buffer, int thread) {
       if (column >= n) column -= n, to += pad, row++;
     }
     from += FLIGHT * STRIDE;
+    mk_await(v, in.x, at, guard);
 #pragma unroll
     for (int i = 0; i < FLIGHT; i++)
       if (left > i * STRIDE) mk_put(staged + place[i], v[i]);
@@ -270,6 +319,7 @@ struct MkStage {
   int thread;      // of MK_STAGERS
   int32_t* notes;  // [MK_NOTES] for compute and store to read
   MkPlan* plan;    // for a product's compute
+  MkGuard* guard;
 
   MK_DEVICE void sync() const { mk_named_barrier(MK_STAGE_BARRIER, MK_STAGERS); }
 };
@@ -328,11 +378,14 @@ struct MkStore {
   const int32_t* notes;
   const int32_t* tags;    // [MK_TAGS]
   int group;              // of a tile's tokens, 8 each
+  MkGuard* guard;         // of what it reads
 };
 
 struct MkBody {
   // True when the addresses of `load` are data: it then runs after the record's waits.
   static constexpr bool late = false;
+  // True when `input` says the same before `prepare`.
+  static constexpr bool input_first = false;
   static constexpr int parts = 1;
   template <class A>
   MK_DEVICE static void begin(const A&, const MkRun&, MkLoad&) {}

@@ -200,6 +200,33 @@ template <class T>
 MK_INLINE void mk_store(T* p, T x) {
   *p = x;
 }
+// What may be flagged: others read it while it is written, word by word.
+MK_INLINE void mk_store(float* p, float x) {
+  asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(p), "f"(x) : "memory");
+}
+MK_INLINE void mk_store(int32_t* p, int32_t x) {
+  asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
+}
+MK_INLINE void mk_store(mk_word2* p, mk_word2 x) {  // 8 bytes aligned
+  asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1,%2};" ::"l"(p), "r"(x.v[0]), "r"(x.v[1])
+               : "memory");
+}
+MK_INLINE void mk_store(mk_float4* p, mk_float4 x) {  // 16 bytes aligned
+  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(p), "f"(x.v[0]),
+               "f"(x.v[1]), "f"(x.v[2]), "f"(x.v[3])
+               : "memory");
+}
+
+// Flagged memory: until it is written in this step, each word is -2, a NaN that no arithmetic gives.
+// Reading it is an ordinary coherent read that says by itself whether it came too early.
+MK_INLINE void mk_load_flagged(float& x, const float* p) { x = mk_load_coherent(p); }
+MK_INLINE void mk_load_flagged(mk_float4& x, const float* p) { x = mk_load_coherent4(p); }
+MK_INLINE void mk_load_flagged(int32_t& x, const int32_t* p) { x = mk_load_coherent(p); }
+MK_INLINE bool mk_unwritten(int32_t x) { return x == -2; }
+MK_INLINE bool mk_unwritten(float x) { return mk_unwritten(__float_as_int(x)); }
+MK_INLINE bool mk_unwritten(const mk_float4& x) {  // any of them
+  return mk_unwritten(x.v[0]) || mk_unwritten(x.v[1]) || mk_unwritten(x.v[2]) || mk_unwritten(x.v[3]);
+}
 
 // The running thread's background copies (cp.async) have ended.
 MK_INLINE void mk_drain_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
@@ -229,6 +256,12 @@ MK_DEVICE inline bool mk_wait_counter(const int32_t* counter, int32_t wanted, co
       return true;
     if (tries % 64 == 0 && mk_expired(watch, since)) return false;
   }
+}
+// Between two looks at flagged words, of which one was not written: whether to look again.
+struct mk_glance {};
+MK_INLINE mk_glance mk_glance_first() { return {}; }
+MK_DEVICE inline bool mk_look_again(mk_glance&, uint32_t tries, int64_t& since, const MkWatch& watch) {
+  return tries % 64 || !mk_expired(watch, since);
 }
 MK_INLINE void mk_signal_counter(int32_t* counter, int32_t amount) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(counter), "r"(amount) : "memory");
@@ -285,8 +318,10 @@ MK_DEVICE inline void mk_ring_drain(mk_barrier* full, int parity) {
 MK_INLINE void mk_fence_barrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-// Orders this thread's ordinary accesses with the copy engine's.
-MK_INLINE void mk_fence_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
+// Orders this thread's ordinary accesses to shared memory with the copy engine's.
+MK_INLINE void mk_fence_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 MK_INLINE uint64_t mk_ring_policy() {  // streamed bytes leave the L2 cache first
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

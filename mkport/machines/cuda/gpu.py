@@ -146,6 +146,27 @@ def _gigabytes(size: int) -> str:
     return f"{size / 1e9:.2f} GB"
 
 
+def fill_words(array: Any, word: int) -> None:
+    """Queues on the current stream that all words of a CuPy `array` [...], of 4 n bytes in all,
+    become `word`, an int32. Raises UserError when the driver refuses."""
+    import cupy
+
+    stream = cupy.cuda.get_current_stream().ptr
+    error = _driver().cuMemsetD32Async(
+        ctypes.c_uint64(array.data.ptr),
+        ctypes.c_uint32(word & 0xFFFFFFFF),
+        ctypes.c_size_t(array.nbytes // 4),
+        ctypes.c_void_p(stream),
+    )
+    if error:
+        raise UserError(f"The NVIDIA driver could not fill memory: its error is {error}.")
+
+
+@cache
+def _driver() -> Any:
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
 def compiled(source: str) -> Path:
     """The machine code of a CUDA file for this device, from the cache if it is there; several
     threads may ask at once. Errors as `load`."""

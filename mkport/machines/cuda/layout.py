@@ -20,18 +20,21 @@ from mkport.compose.cuda_constants import (
     ROW_BYTES,
     SIDE,
     WAIT_KINDS,
+    WRITTEN,
     constants,
 )
 from mkport.compose.fixed import check_fixed
 from mkport.declare import DTYPE_BYTES, RECORD, TensorSpec
 from mkport.errors import UserError
-from mkport.plan import Schedule, signal_of
+from mkport.plan import Schedule, is_flagged, signal_of
+from mkport.plan.depend import awaits
 
 NODE = RECORD["node"].first
 NORM = ("norm_w", "norm_eps")  # what rows may go through before they are staged
 BOXES = CONSTANTS["BOXES"]
 STAGE_ALIGN = CONSTANTS["STAGE_ALIGN"]
 STAGE_BYTES = 16 * (2048 * 2 + 16)  # 16 rows of 2048 bfloat16: four chunks lie beside them
+UNWRITTEN = -2  # a word of a flagged tensor, as int32, until it is written
 MOST_COPIED = 64  # keys, or values, by one copy
 PAIRED = 85  # per cent of neighbouring stage buffers that must fit together
 
@@ -217,7 +220,7 @@ def flatten(
     firsts[1:] = np.cumsum([len(records) for records in schedule.lists])
     records = np.concatenate(schedule.lists)
     needs, same = _needs(program, schedule), _same_inputs(schedule)
-    written = _addresses_written(schedule)
+    written, flagged_inputs = _addresses_written(schedule), _flagged_inputs(schedule)
     for first, end in zip(firsts[:-1], firsts[1:], strict=True):
         mine = records[first:end]
         numbers = mine[:, NODE].copy()  # the flags take their place
@@ -226,9 +229,22 @@ def flatten(
         flags = _place(staged, needs, same, shared.stage)
         known = _known(nodes, schedule, written)
         mine[:, RECORD["flags"].first] = np.array(flags, np.int32) | known
+        if program.flagged:
+            mine[:, RECORD["flags"].first] |= flagged_inputs[numbers]
         if program.rows > SIDE:
             mine[:, RECORD["flags"].first] |= _wide(numbers, schedule)
     return np.ascontiguousarray(records), firsts
+
+
+def _flagged_inputs(schedule: Schedule) -> np.ndarray:
+    """The flag of each node all of whose awaited arguments are flagged: int32 [nodes]."""
+    tensors = schedule.graph.tensors
+    flags = np.zeros(len(schedule.graph.nodes), np.int32)
+    for number, node in enumerate(schedule.graph.nodes):
+        names = [node.args[arg] for arg in node.op.awaits]
+        if all(tensors[name].kind == "flagged" for name in names if name is not None):
+            flags[number] = CONSTANTS["FLAG_FLAGGED"]
+    return flags
 
 
 def _wide(nodes: np.ndarray, schedule: Schedule) -> np.ndarray:
@@ -324,6 +340,16 @@ def check_ops(program: CudaProgram, schedule: Schedule) -> None:
     if opcodes != [op.name for op in program.ops]:
         raise ValueError(f"the schedule's ops {opcodes} are not the program's")
     check_fixed(program.fixed, schedule.graph.nodes)
+    if is_flagged(schedule.graph) and not program.flagged:
+        raise ValueError(
+            "the schedule has flagged tensors, which the program was not composed to await; "
+            "compose it with flagged=True."
+        )
+
+
+def flagged(schedule: Schedule) -> list[str]:
+    """The flagged tensors, whose words are `UNWRITTEN` when a step begins."""
+    return [name for name, spec in schedule.graph.tensors.items() if spec.kind == "flagged"]
 
 
 def error_block(schedule: Schedule) -> tuple[int, int]:
@@ -364,9 +390,23 @@ def frontier(schedule: Schedule, errors: np.ndarray) -> str:
                 f"  {place} waits for counter {which} (signalled by "
                 f"{_signaller(schedule, which)}): has {seen}, needs {wanted}, {behind} missing"
             )
+        elif WAIT_KINDS[kind] == WRITTEN:
+            node = schedule.graph.nodes[int(schedule.lists[worker][index][NODE])]
+            causes += [
+                f"  {place} waits for words of {name}, which {_writer(schedule, name)} writes"
+                for name in sorted(awaits(schedule.graph, node))
+            ]
         else:
             others.append(f"  {place}: the {ROLES[role]} role waits for {WAIT_KINDS[kind]} {which}")
     return "\n".join([head, *causes, *others])
+
+
+def _writer(schedule: Schedule, name: str) -> str:
+    """The node that writes a flagged tensor."""
+    for node in schedule.graph.nodes:
+        if any(a.mode == "write" and node.args[a.arg] == name for a in node.accesses):
+            return node.label
+    return "nobody"
 
 
 def _signaller(schedule: Schedule, counter: int) -> str:

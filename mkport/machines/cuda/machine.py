@@ -12,10 +12,11 @@ from mkport.errors import UserError
 from mkport.machines.cpu import memory
 from mkport.machines.cpu.machine import Stuck
 from mkport.machines.cuda import layout
-from mkport.machines.cuda.gpu import gpu, load
+from mkport.machines.cuda.gpu import fill_words, gpu, load
 from mkport.machines.cuda.maps import tensor_maps
 from mkport.plan import Schedule
 
+FLAGGED_ALIGN = 256  # bytes, of a flagged tensor
 THREADS = (CONSTANTS["COMPUTE_WARPS"] + CONSTANTS["STAGE_WARPS"] + 2) * 32
 
 
@@ -45,7 +46,8 @@ class CudaMachine:
         self.kernel = load(program.source, "megakernel", cooperative=True)
         self.kernel.max_dynamic_shared_size_bytes = self.shared.nbytes
         self._check_residency()
-        self.tensors = place(schedule.graph.tensors, tensors)
+        self._flagged, flagged = _flagged(schedule)
+        self.tensors = place(schedule.graph.tensors, {**tensors, **flagged})
         self.times: list[np.ndarray] = []  # of the last traced step: int64 [records, 3] a worker
         records, self._firsts = layout.flatten(program, schedule, self.shared)
         self._trace = cupy.zeros((len(records), 3), np.int64)
@@ -66,6 +68,8 @@ class CudaMachine:
 
     def launch(self, trace: bool = False) -> None:
         """Queues one step on the current stream; `check` must follow, after one or more."""
+        if self._flagged.size:
+            fill_words(self._flagged, layout.UNWRITTEN)
         self.kernel(
             (self.schedule.workers,),
             (THREADS,),
@@ -118,6 +122,20 @@ class CudaMachine:
                 "blocks of this kernel resident at once, and a step waits for all its workers: "
                 f"deal it to {room} workers or fewer."
             )
+
+
+def _flagged(schedule: Schedule) -> tuple[Any, dict[str, Any]]:
+    """The memory of all flagged tensors, CuPy uint8 [bytes], and their arrays in it."""
+    import cupy
+
+    specs = [schedule.graph.tensors[name] for name in layout.flagged(schedule)]
+    ends = np.cumsum([0, *(-(-spec.nbytes // FLAGGED_ALIGN) * FLAGGED_ALIGN for spec in specs)])
+    block = cupy.empty(int(ends[-1]), np.uint8)
+    arrays = {
+        spec.name: block[at : at + spec.nbytes].view(memory.NUMPY[spec.dtype]).reshape(spec.shape)
+        for spec, at in zip(specs, map(int, ends[:-1]), strict=True)
+    }
+    return block, arrays
 
 
 def one_after_another(times: np.ndarray) -> np.ndarray:

@@ -40,14 +40,16 @@ struct MkNorm {
   }
 
   // The thread's vectors of x.
-  MK_DEVICE void read(const float* x) const {
+  MK_DEVICE void read(const float* x, MkGuard& guard) const {
 #pragma unroll 1
     for (int first = thread * 4; first < k; first += threads * 4 * FLIGHT) {
       mk_float4 v[FLIGHT];
+      int from[FLIGHT];
 #pragma unroll
-      for (int i = 0; i < FLIGHT; i++) v[i] = mk_load_coherent4(x + place(first, i, threads, k));
+      for (int i = 0; i < FLIGHT; i++) from[i] = place(first, i, threads, k);
+      mk_await(v, x, from, guard);
 #pragma unroll
-      for (int i = 0; i < FLIGHT; i++) *at(place(first, i, threads, k)) = v[i];
+      for (int i = 0; i < FLIGHT; i++) *at(from[i]) = v[i];
     }
   }
 

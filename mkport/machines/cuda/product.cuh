@@ -306,7 +306,7 @@ struct MkProduct {
   }
 
   // This warp's part of k of rows that did not fit the stage buffer: nobody else reads them.
-  MK_DEVICE static void fetch(const float* x, int k, int rows, char* to) {
+  MK_DEVICE static void fetch(const float* x, int k, int rows, char* to, MkGuard& guard) {
 #pragma unroll 1
     for (int k0 = 0; k0 < k; k0 += SLICE) {
       const int width = least(SLICE, k - k0);
@@ -315,9 +315,11 @@ struct MkProduct {
 #pragma unroll 1
       for (int at = begin + mk_lane() * 4; at < end; at += 32 * 4)
 #pragma unroll 1
-        for (int row = 0; row < rows; row++)
-          mk_put(reinterpret_cast<mk_weight*>(to) + row * (k + PAD) + at,
-                       mk_load_coherent4(x + int64_t(row) * k + at));
+        for (int row = 0; row < rows; row++) {
+          mk_float4 v[1];
+          mk_await(v, x + int64_t(row) * k + at, {0}, guard);
+          mk_put(reinterpret_cast<mk_weight*>(to) + row * (k + PAD) + at, v[0]);
+        }
     }
     mk_sync_warp();
   }
@@ -358,7 +360,7 @@ struct MkProduct {
 // behind the rows.
 // Order: MkNorm's of a row whose mean is not taken off.
 template <int VECTORS>
-MK_DEVICE inline void mk_gather_normed(const MkInput& in, char* buffer) {
+MK_DEVICE inline void mk_gather_normed(const MkInput& in, char* buffer, MkGuard& guard) {
   enum { STRIDE = MK_COMPUTERS * 4 };  // columns from a thread's vector to its next
   const int first = mk_thread_here() * 4;
   mk_weight* staged = reinterpret_cast<mk_weight*>(buffer);
@@ -369,12 +371,13 @@ MK_DEVICE inline void mk_gather_normed(const MkInput& in, char* buffer) {
     const float* x = in.x + int64_t(place) * in.n;
     mk_float4 v[VECTORS];
     mk_word4 bits[VECTORS];
+    int at[VECTORS];
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) {  // in place of a vector behind the last one the first of all
-      const int at = first + i * STRIDE < in.n ? first + i * STRIDE : 0;
-      v[i] = mk_load_coherent4(x + at);
-      bits[i] = mk_load_immutable16(in.norm_w + at);
+      at[i] = first + i * STRIDE < in.n ? first + i * STRIDE : 0;
+      bits[i] = mk_load_immutable16(in.norm_w + at[i]);
     }
+    mk_await(v, x, at, guard);
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < VECTORS; i++)
@@ -402,11 +405,11 @@ MK_DEVICE inline void mk_gather_normed(const MkInput& in, char* buffer) {
     }
   }
 }
-MK_DEVICE inline void mk_gather_normed(const MkInput& in, char* buffer) {
+MK_DEVICE inline void mk_gather_normed(const MkInput& in, char* buffer, MkGuard& guard) {
   if (in.n <= MK_COMPUTERS * 8)
-    mk_gather_normed<2>(in, buffer);
+    mk_gather_normed<2>(in, buffer, guard);
   else
-    mk_gather_normed<4>(in, buffer);
+    mk_gather_normed<4>(in, buffer, guard);
 }
 
 MK_DEVICE inline MkRows mk_dispatch_rows(const MkBox& box, int part, MkLoad& load);
@@ -469,7 +472,8 @@ MK_DEVICE inline void mk_compute_product(const MkBox& box, MkRole& role, MkCompu
     const char* x = c.staged + (place >= 0 ? place : plan.spare);
     const bool used = !slots || tokens > 0;
     if (used && place < 0)
-      P::fetch(plan.x + int64_t(-1 - place) * k, k, tokens, c.arena + plan.spare);
+      P::fetch(plan.x + int64_t(-1 - place) * k, k, tokens, c.arena + plan.spare,
+               *c.ring.guard);
     const int now = tokens;
     int32_t tag = 0;
     if (slots && mk_warp() == 0 && mk_lane() < MK_TAGS) tag = entry->tags[mk_lane()];

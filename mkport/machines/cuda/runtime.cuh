@@ -71,9 +71,14 @@ struct MkRole {
     tile = progress.tile;
     at = progress.at;
     number = progress.number;
-    guard = {{l.errors, l.limit_ns}, &progress, progress.dead != 0};
+    int64_t* ready = nullptr;
+    if (MK_FLAGGED && l.trace) ready = l.trace + (int64_t(first(l)) + r) * 3 + 1;
+    guard = {{l.errors, l.limit_ns}, &progress, progress.dead != 0, ready};
     mk_sync_warp();  // all lanes have read it
     if (mk_lane() == 0) progress.record = r;
+  }
+  MK_DEVICE void agree() {  // after lanes have awaited flagged words, each its own
+    if (MK_FLAGGED) guard.dead = mk_warp_any(guard.dead);
   }
   MK_DEVICE void keep() {  // for the next record; the lanes agree
     mk_sync_warp();
@@ -178,6 +183,8 @@ template <class Body>
 constexpr bool mk_is_late = Body::late;
 template <class Body>
 constexpr bool mk_has_parts = Body::parts == 2;
+template <class Body>
+constexpr bool mk_is_input_first = Body::input_first;
 
 template <class Body, class Args>
 MK_DEVICE inline void mk_begin_record(const MkBox& box, MkLoad& load) {

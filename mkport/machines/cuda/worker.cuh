@@ -47,6 +47,7 @@ MK_DEVICE inline void mk_load_record(MkRole& role, const MkBox& box, MkLoad& loa
   const MkParts parts = mk_parts(box);
   load.next = parts.at(0);
   mk_dispatch_begin(box, load);
+  role.agree();
   if (mk_among(MK_PRODUCTS, box)) return mk_load_product(box, parts, load);
 #pragma unroll 1
   for (int i = 0; i < parts.count() && !load.ring.guard->dead; i++) {
@@ -83,6 +84,36 @@ MK_DEVICE inline void mk_loader(const MkLaunch& launch) {
   }
 }
 
+// What the stagers do for a record, in turns.
+enum { MK_TURN_PREPARE = 1, MK_TURN_WAIT, MK_TURN_GATHER };
+#define MK_TURNS(a, b, c) (MK_TURN_##a + MK_TURN_##b * 4 + MK_TURN_##c * 16)
+
+// Of so many elements to stage, those that the stagers wait for first: what they load side by side.
+enum { MK_STAGE_FLIGHT = MK_ROWS > 1 && !MK_FLAGGED ? 16 : 8 };
+MK_DEVICE inline int mk_awaited(int count) {
+  const int most = MK_FLAGGED ? MK_STAGERS * 4 * MK_STAGE_FLIGHT : 0;
+  return count < most ? count : most;
+}
+
+// Stages a record's input, or leaves what is not awaited to compute warps that have nothing to do.
+MK_DEVICE inline void mk_stage_input(MkRole& role, MkBox& box, int r, const MkStage& stage) {
+  if (mk_normed(box)) return;
+  const int count = box.input.rows * box.input.n, some = mk_awaited(count);
+  int from = 0, to = !MK_FLAGGED && box.busy ? count : some;
+#pragma unroll 1
+  while (from < to) {
+    mk_gather<MK_STAGE_FLIGHT, MK_STAGE_WARPS>(box.input, from, to, stage.buffer, stage.thread,
+                                               role.guard);
+    role.agree();
+    from = to;
+    if (!MK_FLAGGED || to == count) break;
+    // what was awaited is there: now it is known who has time for the rest
+    if (stage.thread == 0) box.busy = !role.computed_before(r);
+    stage.sync();
+    if (box.busy) to = count;
+  }
+}
+
 MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
   const int thread = mk_thread() - (MK_THREADS - MK_STAGERS), count = MkRole::count(launch);
   for (int r = 0; r < count; r++) {
@@ -92,33 +123,39 @@ MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
     // before its inputs come, a product leaves the buffer alone
     const bool product = MK_ROWS > 8 && mk_among(MK_PRODUCTS, box);
     if (!product) role.wait_stage_free(box, r);
-    const MkStage stage = {role.stage_buffer(box), thread, box.notes, &box.plan};
+    const MkStage stage = {role.stage_buffer(box), thread, box.notes, &box.plan, &role.guard};
     if (!role.guard.dead) mk_dispatch_early(box, stage);
     const bool late = mk_among(MK_LATE, box) && !(box.words[MK_FLAGS] & MK_FLAG_KNOWN);
+    // what is known is prepared before the waits; flagged inputs need none
+    const bool first = MK_FLAGGED && late && mk_among(MK_INPUT_FIRST, box) &&
+                       box.words[MK_FLAGS] & MK_FLAG_FLAGGED;
+    const int order = first ? MK_TURNS(GATHER, WAIT, PREPARE)
+                      : late ? MK_TURNS(WAIT, PREPARE, GATHER)
+                             : MK_TURNS(PREPARE, WAIT, GATHER);
 #pragma unroll 1
-    for (int turn = 0; turn < 2; turn++) {  // what is known is prepared before the waits
-      if (turn == late) {
+    for (int turns = order; turns; turns /= 4) {
+      if (turns % 4 == MK_TURN_PREPARE) {
         if (!role.guard.dead) mk_dispatch_prepare(box, stage);
-        if (thread == 0) box.input = mk_dispatch_input(box, stage);
-        continue;
+        role.agree();
+        if (thread == 0 && !first) box.input = mk_dispatch_input(box, stage);
+      } else if (turns % 4 == MK_TURN_WAIT) {
+        const bool again = MK_ROWS > 8 && box.words[MK_FLAGS] & MK_FLAG_AGAIN;
+        if (thread < 32 && !again) role.wait_counters(box);
+        if (thread == 0) {
+          role.stamp(r, 1);
+          if (!MK_FLAGGED) box.busy = !role.computed_before(r);
+        }
+        // what the first warp has acquired, all stagers may read behind this barrier
+        if (mk_barrier_any(MK_STAGE_BARRIER, MK_STAGERS, role.guard.dead)) {
+          role.tell(MK_ROLE_STAGE);
+          return;
+        }
+      } else if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED)) {
+        if (first && thread == 0) box.input = mk_dispatch_input(box, stage);
+        if (late) stage.sync();  // the input is there
+        if (product && box.input.rows > 0) role.wait_stage_free(box, r);
+        mk_stage_input(role, box, r, stage);
       }
-      const bool again = MK_ROWS > 8 && box.words[MK_FLAGS] & MK_FLAG_AGAIN;
-      if (thread < 32 && !again) role.wait_counters(box);
-      if (thread == 0) {
-        role.stamp(r, 1);
-        box.busy = !role.computed_before(r);
-      }
-      // what the first warp has acquired, all stagers may read behind this barrier
-      if (mk_barrier_any(MK_STAGE_BARRIER, MK_STAGERS, role.guard.dead)) {
-        role.tell(MK_ROLE_STAGE);
-        return;
-      }
-    }
-    if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED)) {
-      if (late) stage.sync();  // the input is there
-      if (product && box.input.rows > 0) role.wait_stage_free(box, r);
-      if (box.busy && box.input.rows > 0 && !mk_normed(box))
-        mk_gather<(MK_ROWS > 1 ? 16 : 8), MK_STAGE_WARPS>(box.input, stage.buffer, thread);
     }
     mk_barrier_arrive(role.shared.staged + r % MK_BOXES);
   }
@@ -158,11 +195,15 @@ MK_DEVICE inline void mk_computer(const MkLaunch& launch) {
     }
     char* buffer = role.stage_buffer(box);
     const bool normed = mk_normed(box);
-    if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED) && (!box.busy || normed) && box.input.rows > 0) {
-      if (normed)
-        mk_gather_normed(box.input, buffer);
-      else
-        mk_gather<(MK_ROWS > 8 ? 8 : 4), MK_COMPUTE_WARPS>(box.input, buffer, mk_thread_here());
+    const int count = box.input.rows * box.input.n, some = normed ? 0 : mk_awaited(count);
+    if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED) && (!box.busy || normed) && some < count) {
+      if (normed) {
+        mk_gather_normed(box.input, buffer, role.guard);
+        role.agree();
+      } else {
+        mk_gather<(MK_ROWS > 8 ? 8 : 4), MK_COMPUTE_WARPS>(box.input, some, count, buffer,
+                                                           mk_thread_here(), role.guard);
+      }
       mk_named_barrier(MK_COMPUTE_BARRIER, MK_COMPUTERS);
     }
     MkCompute compute = {role.ring(), buffer, nullptr, buffer, box.notes, nullptr, -1, -1, {}};
@@ -204,7 +245,8 @@ MK_DEVICE inline void mk_storer(const MkLaunch& launch) {
         role.tell(MK_ROLE_STORE);
         return;
       }
-      const MkStore store = {role.shared.partials[slot][0], box.notes, role.shared.tags[slot], group};
+      const MkStore store = {role.shared.partials[slot][0], box.notes, role.shared.tags[slot], group,
+                             &role.guard};
       if (mk_unused(box)) i = parts.count();
       if (i < parts.count()) mk_dispatch_store(box, parts.at(i), store);
       mk_sync_warp();

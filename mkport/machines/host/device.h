@@ -281,10 +281,41 @@ inline mk_word4 mk_load_coherent16(const void* p) {
   mk_host::maybe_leave();
   return mk_load_immutable16(p);
 }
+inline bool mk_unwritten(int32_t x) { return x == -2; }
+// No arithmetic of a GPU leaves an unwritten word; this processor's NaNs may have an operand's bits.
+template <class T>
+void mk_settle(T&) {}
+inline void mk_settle(float& x) {
+  if (mk_unwritten(mk_bits(x))) x = mk_float(0x7fffffff);
+}
+inline void mk_settle(mk_float4& x) {
+  for (float& v : x.v) mk_settle(v);
+}
 template <class T>
 void mk_store(T* p, T x) {
   mk_host::maybe_leave();
+  mk_settle(x);
   *p = x;
+  mk_host::Quiet quiet;
+  mk_host::world->stores++;
+  for (size_t i = 0; i < sizeof(T) / 4; i++) mk_host::leaving(reinterpret_cast<int32_t*>(p) + i);
+}
+
+// Flagged memory: whoever reads a word that was written has met its writer.
+inline bool mk_unwritten(float x) { return mk_unwritten(mk_bits(x)); }
+inline bool mk_unwritten(const mk_float4& x) {
+  for (float v : x.v)
+    if (mk_unwritten(v)) return true;
+  return false;
+}
+template <class T, class U>
+void mk_load_flagged(T& x, const U* p) {
+  if (reinterpret_cast<uintptr_t>(p) % sizeof(T)) mk_host::fault("flagged words are not aligned");
+  mk_host::maybe_leave();
+  mk_host::Quiet quiet;
+  memcpy(&x, p, sizeof x);
+  if (mk_unwritten(x)) return;
+  for (size_t i = 0; i < sizeof(T) / 4; i++) mk_host::entered(p + i);
 }
 
 // Waiting: bounded by the discovery that nothing can move.
@@ -306,6 +337,20 @@ inline bool mk_wait_counter(const int32_t* counter, int32_t wanted, const MkWatc
   if (int32_t(uint32_t(seen) - uint32_t(wanted)) >= 0) return true;
   *watch.abort = 1;
   return false;
+}
+// Flagged words are looked at again when anybody has stored anything.
+typedef uint64_t mk_glance;
+inline mk_glance mk_glance_first() { return mk_host::world->stores; }
+inline bool mk_look_again(mk_glance& last, uint32_t, int64_t&, const MkWatch& watch) {
+  mk_host::Quiet quiet;
+  mk_host::Lane& l = mk_host::self();
+  l.wait = mk_host::Wait::words;
+  l.stores = last;
+  mk_host::leave();
+  const bool stored = mk_host::world->stores != last;
+  last = mk_host::world->stores;
+  if (!stored) *watch.abort = 1;
+  return stored;
 }
 inline void mk_signal_counter(int32_t* counter, int32_t amount) {
   mk_host::maybe_leave();

@@ -50,6 +50,7 @@ class HostMachine:
         self._counters = layout.counters_after(schedule, first_step)
         self._errors = np.zeros(layout.error_block(schedule), np.int32)
         self._step = first_step
+        self._flagged = [self.tensors[name] for name in layout.flagged(schedule)]
 
     def _built(self, source: str, sanitize: str) -> Any:
         return build(source, ["megakernel"], sanitize)
@@ -60,6 +61,8 @@ class HostMachine:
         Raises Stuck, naming every worker's place, when nothing can move any more, and HostFault
         for slips that a GPU would not survive.
         """
+        for array in self._flagged:
+            array.view(np.int32)[...] = layout.UNWRITTEN
         times = np.zeros((len(self._records) if trace else 0, 3), np.int64)
         waiting = self._launched(times)
         if waiting:

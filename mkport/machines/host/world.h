@@ -29,7 +29,7 @@ struct Mbarrier {
 static_assert(sizeof(Mbarrier) == 8, "an mbarrier is 8 bytes");
 constexpr uint64_t kNoBytes = 1 << 29;
 
-enum class Wait { none, warp, named, mbarrier, counter, meeting, done };
+enum class Wait { none, warp, named, mbarrier, counter, words, meeting, done };
 
 // A few bytes that a thread copies in the background: the first `there`, and zeros behind them.
 struct Pending {
@@ -45,6 +45,7 @@ struct Lane {
   int id = 0;                      // named barrier, or parity of an mbarrier
   const void* where = nullptr;     // mbarrier, counter, or the generation of a meeting
   int32_t wanted = 0;              // of a counter
+  uint64_t stores = 0;             // of all, when it last looked at flagged words
   std::vector<Pending> pending;
   int group = 0;                   // of the next copies
 };
@@ -101,6 +102,7 @@ struct World {
   int blocks = 0, first_block = 0, threads = 0;
   uint64_t dice = 1;
   int64_t ticks = 0;
+  uint64_t stores = 0;
   bool aborted = false, preempted = false;
   void (*met)(const Group& group) = nullptr;  // told of each meeting of some lanes
   void (*ended)() = nullptr;                  // told of each lane that ends
@@ -227,6 +229,7 @@ inline bool ready(const Warp& w, const Lane& l) {
       const uint32_t seen = *static_cast<const uint32_t*>(l.where);
       return world->aborted || static_cast<int32_t>(seen - static_cast<uint32_t>(l.wanted)) >= 0;
     }
+    case Wait::words: return world->aborted || world->stores != l.stores;
     case Wait::meeting: return *static_cast<const uint64_t*>(l.where) != l.generation;
     case Wait::done: return false;
   }
@@ -274,6 +277,7 @@ inline std::string describe(const Warp& w) {
       what = "waits for a counter: ";
       snprintf(detail, 100, "has %d, needs %d", *static_cast<const int32_t*>(l.where), l.wanted);
     }
+    if (l.wait == Wait::words) what = "waits for words that nobody has written";
     snprintf(text, sizeof text, "  worker %d warp %d lane %d %s%s\n", w.worker, w.index, i, what,
              detail);
     lines += text;

@@ -1,0 +1,106 @@
+"""Flagged scratch in the host build: the bits of counters, whatever the order; and what a word that
+nobody writes looks like."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mkport.compose.cuda import CudaProgram, compose_cuda
+from mkport.machines.cpu.machine import Stuck
+from mkport.machines.host.machine import HostMachine
+from mkport.plan import Graph, deal, flag
+from mkport.testing import tiny
+from mkport.verify import verify
+
+OPS = tiny.library()
+Arrays = dict[str, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def programs() -> dict[str, CudaProgram]:
+    return {
+        "counters": compose_cuda(OPS, "bf16", "bf16", 2),
+        "flagged": compose_cuda(OPS, "bf16", "bf16", 2, flagged=True),
+        "flagged, one row": compose_cuda(OPS, "bf16", "bf16", 1, flagged=True),
+    }
+
+
+def step_of(family: str, rows: int) -> tuple[Graph, Arrays]:
+    """A small model's step whose rows are all alive, each of a sequence of its own."""
+    shape = replace(tiny.SHAPE, rows=rows, sequences=rows, logits=rows)
+    graph = tiny.graphs(shape)[family]
+    given = tiny.fill(graph, replace(shape, rows=rows + 1), np.random.default_rng(0))
+    places = np.stack([np.arange(rows), 301 - 40 * np.arange(rows)], axis=1).astype(np.int32)
+    given |= {"rows": places, "tokens": given["tokens"][:rows]}
+    given["count"][:] = given["logit_count"][:] = rows
+    given["logit_rows"] = np.arange(rows, dtype=np.int32)
+    return graph, given
+
+
+def logits_of(graph: Graph, program: CudaProgram, given: Arrays, seed: int = 0) -> np.ndarray:
+    schedule = deal(graph, 3, "strided")
+    verify(schedule)
+    machine = HostMachine(program, schedule, {n: a.copy() for n, a in given.items()}, seed=seed)
+    machine.poison()
+    for _ in range(2):
+        machine.step()
+    return machine.tensors["logits"].copy()
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether all bits are the same, but for those of NaNs."""
+    return bool(((a.view(np.uint32) == b.view(np.uint32)) | (np.isnan(a) & np.isnan(b))).all())
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("family", ["cohere2_moe", "qwen3_moe", "mixtral", "llama"])
+def test_the_bits_are_those_of_counters(
+    family: str, rows: int, programs: dict[str, CudaProgram]
+) -> None:
+    graph, given = step_of(family, rows)
+    want = logits_of(graph, programs["counters"], given)
+    assert np.isfinite(want).all()
+    program = programs["flagged, one row" if rows == 1 else "flagged"]
+    for seed in range(2):
+        assert same(logits_of(flag(graph), program, given, seed), want)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_step_may_have_no_token_and_a_token_no_experts(
+    rows: int, programs: dict[str, CudaProgram]
+) -> None:
+    graph, given = step_of("cohere2_moe", rows)
+    program = programs["flagged, one row" if rows == 1 else "flagged"]
+    router = next(n for n in given if n.endswith("1.mlp.gate.weight"))
+    strange = {**given, router: np.full_like(given[router], 0x7FC0)}  # its logits are NaN
+    assert np.isnan(logits_of(flag(graph), program, strange)).all()
+    idle = {**given, "count": np.zeros(1, np.int32), "logit_count": np.zeros(1, np.int32)}
+    assert np.isnan(logits_of(flag(graph), program, idle)).all()  # as poisoned: nothing was written
+
+
+def test_a_word_that_nobody_writes_is_named(programs: dict[str, CudaProgram]) -> None:
+    graph, given = step_of("cohere2_moe", 1)
+    program = programs["flagged, one row"]
+    store = "mk_store(a.act + int64_t(pair[i]) * a.n + column,"
+    assert program.source.count(store) == 1
+    mute = replace(program, source=program.source.replace(store, "if (column != 3) " + store))
+    said = r"experts_down.* waits for words of act\.\d, which .*experts_up"
+    with pytest.raises(Stuck, match=said):
+        logits_of(flag(graph), mute, given)
+
+
+def test_who_does_not_await_reads_what_is_not_there(programs: dict[str, CudaProgram]) -> None:
+    graph, given = step_of("cohere2_moe", 1)
+    want = logits_of(graph, programs["counters"], given)
+    program = programs["flagged, one row"]
+    wait = "  } while (wait.again(late));\n}"
+    assert program.source.count(wait) == 1
+    hasty = replace(program, source=program.source.replace(wait, "  } while (false);\n}"))
+    assert not same(logits_of(flag(graph), hasty, given), want)
+
+
+def test_a_program_that_awaits_nothing_is_refused(programs: dict[str, CudaProgram]) -> None:
+    graph, given = step_of("llama", 1)
+    with pytest.raises(ValueError, match="was not composed to await"):
+        logits_of(flag(graph), programs["counters"], given)
