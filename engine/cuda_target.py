@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mkport.compose.cuda import MAX_ROWS, USUAL_ROWS, CudaProgram, compose_cuda
-from mkport.compose.fixed import fixed_arguments
+from mkport.compose.cuda import MAX_ROWS, USUAL_ROWS, CudaProgram
+from mkport.compose.fixed import compose_cuda_for
 from mkport.declare import TensorSpec
 from mkport.engine.cuda_ahead import SLOTS, Queue, pinned
 from mkport.engine.load import LoadedModel
@@ -36,6 +36,7 @@ class CudaTarget:
     name, chunk = "cuda", USUAL_ROWS
     most_rows: int | None = MAX_ROWS
     share: Share = "strided"
+    flagged = True
     ahead = 1
 
     def __init__(self) -> None:
@@ -58,8 +59,7 @@ class CudaTarget:
 
     def compose(self, graph: Graph, shape: StepShape, title: str) -> CudaProgram:
         """One CUDA file for steps of this graph alone."""
-        fixed = fixed_arguments(graph)
-        return compose_cuda(graph.ops, shape.weights, shape.cache, shape.rows, title, fixed)
+        return compose_cuda_for(graph, shape.weights, shape.cache, shape.rows, title)
 
     def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
         """In the GPU's memory; `context` in positions. Raises UserError when it does not hold them,
@@ -161,7 +161,11 @@ class DeviceArrays:
 
 def needs(specs: Mapping[str, TensorSpec]) -> dict[str, int]:
     """Bytes of GPU memory by what they hold."""
-    kinds = {"weights": ("weight",), "cache": ("state",), "scratch": ("scratch", "output", "input")}
+    kinds = {
+        "weights": ("weight",),
+        "cache": ("state",),
+        "scratch": ("scratch", "flagged", "output", "input"),
+    }
     return {
         name: sum(spec.nbytes for spec in specs.values() if spec.kind in those)
         for name, those in kinds.items()

@@ -87,7 +87,7 @@ class StepRunner:
         most = limits.sequences + limits.prompt_logits
         shapes = [replace(shape, rows=w, logits=min(w, most)) for w in widths]
         self.steps = Steps(model, shapes, self.workers, target)
-        graph = self.steps.planned[0].schedule.graph
+        graph = self.steps.planned[0].graph
         self._tables = self.steps.tables
         self._pools = list(self._tables.values())
         self._caches = [sorted(_caches_of(graph.nodes, table)) for table in self._tables]

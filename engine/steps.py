@@ -22,7 +22,7 @@ from mkport.engine.sampling_tables import SamplingTables
 from mkport.engine.target import CPU, Machine, Target
 from mkport.models.sampled import sampled
 from mkport.models.step import StepShape
-from mkport.plan import Graph, Schedule, deal
+from mkport.plan import Graph, Schedule, deal, flagged_for
 from mkport.verify import verify
 
 
@@ -30,6 +30,7 @@ from mkport.verify import verify
 class Planned:
     """A verified schedule of a model's step and the program that runs it."""
 
+    graph: Graph  # as the model's family builds it; the schedule's may have flagged scratch
     shape: StepShape
     schedule: Schedule
     program: Program | CudaProgram
@@ -40,10 +41,11 @@ def plan_step(model: LoadedModel, shape: StepShape, workers: int, target: Target
     workers that no schedule has."""
     shape = replace(shape, stage=target.stage)
     graph: Graph = sampled(model.family.build(model.config, shape))
-    schedule = deal(graph, workers, target.share)
+    run = flagged_for(graph, shape.rows) if target.flagged else graph
+    schedule = deal(run, workers, target.share)
     verify(schedule)
     title = f"One step of a {model.config.model_type} model"  # no name: models share compiled code
-    return Planned(shape, schedule, target.compose(schedule.graph, shape, title))
+    return Planned(graph, shape, schedule, target.compose(schedule.graph, shape, title))
 
 
 class Steps:
@@ -57,7 +59,11 @@ class Steps:
         self, model: LoadedModel, shapes: Sequence[StepShape], workers: int, target: Target = CPU
     ) -> None:
         self.planned = [plan_step(model, shape, workers, target) for shape in shapes]
-        tables = [planned.schedule.graph.tensors for planned in self.planned]
+        tables = [
+            # flagged scratch is a machine's own
+            {n: s for n, s in planned.schedule.graph.tensors.items() if s.kind != "flagged"}
+            for planned in self.planned
+        ]
         largest: dict[str, TensorSpec] = {}
         for spec in (spec for table in tables for spec in table.values()):
             if spec.name not in largest or spec.nbytes > largest[spec.name].nbytes:

@@ -10,7 +10,7 @@ import numpy as np
 from mkport.bandwidth import usable_cores
 from mkport.compose import Program, compose_cpu
 from mkport.compose.cuda import MAX_ROWS, USUAL_ROWS, CudaProgram, compose_cuda
-from mkport.compose.fixed import fixed_arguments
+from mkport.compose.fixed import compose_cuda_for
 from mkport.declare import TensorSpec
 from mkport.declare.case import from_bf16
 from mkport.engine.load import LoadedModel
@@ -98,6 +98,7 @@ class Target(Protocol):
 
     name: str
     share: Share  # how tiles are dealt to its workers
+    flagged: bool  # its workers await the words of flagged scratch
     chunk: int  # prompt tokens in one step
     most_rows: int | None  # tokens in one step; None: any number
     stage: int  # see StepShape
@@ -248,6 +249,7 @@ class CpuTarget:
     prompt_chunk, mixed_chunk = 64, 8  # 8 well below double a step of eight
     ahead = 0
     share: Share = "blocks"
+    flagged = False
 
     def workers(self) -> int:
         """One a usable core."""
@@ -284,7 +286,7 @@ class HostTarget:
     share: Share = "strided"
 
     def __init__(self, fixed: bool = False) -> None:
-        self.fixed = fixed
+        self.fixed = self.flagged = fixed
 
     def workers(self) -> int:
         """A few: they run in turns."""
@@ -296,8 +298,9 @@ class HostTarget:
 
     def compose(self, graph: Graph, shape: StepShape, title: str) -> CudaProgram:
         """One CUDA file for steps of so many rows."""
-        fixed = fixed_arguments(graph) if self.fixed else None
-        return compose_cuda(graph.ops, shape.weights, shape.cache, shape.rows, title, fixed)
+        if self.fixed:
+            return compose_cuda_for(graph, shape.weights, shape.cache, shape.rows, title)
+        return compose_cuda(graph.ops, shape.weights, shape.cache, shape.rows, title)
 
     def place(self, model: LoadedModel, specs: Mapping[str, TensorSpec], context: int) -> Arrays:
         """In the host's memory; `context` in positions."""

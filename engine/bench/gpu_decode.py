@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from mkport.compose.cuda import CudaProgram, compose_cuda
-from mkport.compose.fixed import fixed_arguments
+from mkport.compose.cuda import CudaProgram
+from mkport.compose.fixed import compose_cuda_for
 from mkport.engine.bench.decode import commit
 from mkport.engine.bench.gpu_inputs import drawn, lengths_of, shape_of, step_inputs
 from mkport.machines.cuda.gpu import gpu
@@ -32,7 +32,7 @@ from mkport.models import family_of, parse_config
 from mkport.models.sampled import sampled
 from mkport.models.sizes import config_of
 from mkport.models.step import StepShape
-from mkport.plan import Graph, Schedule, deal
+from mkport.plan import Graph, Schedule, deal, flagged_for
 from mkport.plan.bytes import distinct, step_bytes
 from mkport.trace import Trace, render, summarise
 from mkport.trace.collect import collect
@@ -62,11 +62,10 @@ def built(
     config: Any, module: Any, shape: StepShape, workers: int
 ) -> tuple[Graph, Schedule, CudaProgram]:
     """A step of the shape: its graph, the schedule, verified, and the composed program."""
-    graph = sampled(module.build(config, shape))
+    graph = flagged_for(sampled(module.build(config, shape)), shape.rows)
     schedule = deal(graph, workers, "strided")
     verify(schedule)
-    fixed = fixed_arguments(schedule.graph)
-    program = compose_cuda(schedule.graph.ops, "bf16", "bf16", shape.rows, fixed=fixed)
+    program = compose_cuda_for(schedule.graph, "bf16", "bf16", shape.rows)
     return graph, schedule, program
 
 

@@ -24,7 +24,7 @@ from mkport.engine.sampled import Draw, words_of
 from mkport.models import family_of, parse_config
 from mkport.models.sampled import sampled
 from mkport.models.sizes import config_of
-from mkport.plan import Graph, deal
+from mkport.plan import Graph, deal, flagged_for
 from mkport.verify import verify
 
 ONLY = "greedy, a step that knows nothing else"
@@ -50,8 +50,7 @@ def machines(
     """A machine that chooses greedily alone and one that knows every field, on the same weights
     and cache: of sequences of `lengths` [rows] positions. `make` makes a machine of a program, a
     schedule and tensors, `hold` a graph's weights and cache."""
-    from mkport.compose.cuda import compose_cuda
-    from mkport.compose.fixed import fixed_arguments
+    from mkport.compose.fixed import compose_cuda_for
 
     shape = shape_of(lengths, stage)
     plain = family.build(config, shape)
@@ -59,10 +58,9 @@ def machines(
     held = hold(whole)
     made = []
     for graph in (plain, whole):
-        schedule = deal(graph, workers, "strided")
+        schedule = deal(flagged_for(graph, shape.rows), workers, "strided")
         verify(schedule)
-        fixed = fixed_arguments(schedule.graph)
-        program = compose_cuda(schedule.graph.ops, "bf16", "bf16", shape.rows, fixed=fixed)
+        program = compose_cuda_for(schedule.graph, "bf16", "bf16", shape.rows)
         given = {name: held[name] for name in graph.tensors if name in held}
         made.append(
             make(program, schedule, given | step_inputs(graph, shape, config.vocab, lengths))

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mkport.compose.cuda import compose_cuda
-from mkport.compose.fixed import fixed_arguments
+from mkport.compose.fixed import compose_cuda_for
 from mkport.engine.bench.gpu_inputs import random_tensor, step_inputs
 from mkport.errors import UserError
 from mkport.machines.cuda.gpu import gpu
@@ -17,7 +16,7 @@ from mkport.models import family_of, parse_config
 from mkport.models.sampled import sampled
 from mkport.models.sizes import config_of
 from mkport.models.step import StepShape
-from mkport.plan import Graph, deal
+from mkport.plan import Graph, deal, flagged_for
 from mkport.verify import verify
 
 if TYPE_CHECKING:
@@ -81,11 +80,10 @@ def machine_on(
     `context` positions; how many records it has, and the seconds that planning and compiling
     took."""
     started = time.perf_counter()
-    schedule = deal(graph, gpu().multiprocessors, "strided")
+    schedule = deal(flagged_for(graph, batch), gpu().multiprocessors, "strided")
     report = verify(schedule)
     planned = time.perf_counter()
-    fixed = fixed_arguments(schedule.graph)
-    program = compose_cuda(schedule.graph.ops, "bf16", "bf16", batch, fixed=fixed)
+    program = compose_cuda_for(schedule.graph, "bf16", "bf16", batch)
     tensors = {
         name: _front(held[name], spec.shape) for name, spec in graph.tensors.items() if name in held
     } | step_inputs(graph, _shape(batch, context), vocab)

@@ -26,7 +26,7 @@ from mkport.errors import UserError
 from mkport.machines.cpu.machine import Stuck
 from mkport.machines.host.build import compiler
 from mkport.models.sizes import TINY
-from mkport.plan import Graph, Schedule, deal
+from mkport.plan import Graph, Schedule, deal, is_flagged
 from mkport.plan.deal import Share
 from mkport.testing import tiny
 from tests.engine.checkpoints import one_program
@@ -38,10 +38,10 @@ STEPS = 5
 
 
 @cache
-def library(weights: str) -> CudaProgram:
+def library(weights: str, flagged: bool = False) -> CudaProgram:
     """One CUDA file of every op for steps of up to 8 rows: compiled once for all models."""
     ops = [op for op in tiny.library() if (op.folder / "task.cuh").is_file()]
-    return compose_cuda(ops, weights, weights)
+    return compose_cuda(ops, weights, weights, flagged=flagged)
 
 
 @pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -49,8 +49,12 @@ def on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Itera
     """A machine that runs the CUDA source; what is composed for it is always `library`."""
     if request.param == "host" and compiler() is None:
         pytest.skip("no C++ compiler for the host build")
-    for module in (target_module, cuda_target_module):
-        monkeypatch.setattr(module, "compose_cuda", lambda ops, weights, *rest: library(weights))
+    monkeypatch.setattr(target_module, "compose_cuda", lambda ops, weights, *rest: library(weights))
+    monkeypatch.setattr(
+        cuda_target_module,
+        "compose_cuda_for",
+        lambda graph, weights, *rest: library(weights, is_flagged(graph)),
+    )
     with one_program():
         yield request.param
 
