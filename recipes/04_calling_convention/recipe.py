@@ -14,7 +14,7 @@ The convention is short:
   happens to run. It does not ask for a block or thread index of the hardware.
 - It reads its inputs, may use a scratch area called the *arena*, and writes its own tile. Nothing
   else.
-- It never waits and never signals. Whoever called it has already waited, and will signal.
+- It waits for no task and never signals. Whoever called it has already waited, and will signal.
 """
 
 # %%
@@ -40,7 +40,7 @@ labels in timelines. The layout below comes from the declaration and cannot be o
 
 Why 32 integers, and not a structure for each op? A worker fetches its next record before it knows
 which op is in it, so all must have one size; and 32 words of four bytes are 128 bytes, one load
-for each of the 32 lanes of a GPU's warp and two cache lines of a CPU. The sixteen words at the
+for each of the 32 lanes of a GPU's warp and two cache lines of a CPU. The seventeen words at the
 end are enough for every op so far. An op that needs more is refused when it is declared.
 """
 
@@ -124,7 +124,12 @@ print(f"\n{diff.kept} lines kept, {diff.removed} removed, {diff.added} added")
 For a GPU the same op has a `task.cuh` beside its `standalone.cu`. There the body is a struct with
 a function for each role of the warps: `load` says which weights to stream, `early` and `input`
 what to bring in, `store` where the result goes; the product between them is a part that many ops
-share. Arguments come in a generated struct, names and types, never an index into the record:
+share. Arguments come in a generated struct, names and types, never an index into the record.
+
+One thing is different here. In steps of one or two tokens most scratch is *flagged*: each word
+tells whether it has been written. A body reads it by `mk_await` or `mk_read`, and looks again
+until it has. Which arguments it reads so stands in `op.py`, as `awaits`, and the verifier proves
+that an earlier node writes those words.
 """
 
 # %% tab="CUDA"
@@ -168,10 +173,11 @@ You can hold any op in any form to this, and one failing line names the op, the 
 the storage type and the worst element. It works from another repository too: mkport brings a
 pytest fixture `check_op`, so a test of your own op is one line long.
 
-What the convention forbids is worth a second look. A body cannot wait, so it cannot hang. It
-cannot signal, so nobody counts arrivals by hand, which is where hand-made megakernels usually
-break. It does not know who runs it, so tiles may be dealt to any number of workers. What is left
-for the caller is to wait for the right things. The next recipe gets that wrong on purpose.
+What the convention forbids is worth a second look. A body knows no counter, so it cannot wait for
+the wrong one. It cannot signal, so nobody counts arrivals by hand, which is where hand-made
+megakernels usually break. It does not know who runs it, so tiles may be dealt to any number of
+workers. What is left for the caller is to wait for the right things. The next recipe gets that
+wrong on purpose.
 """
 
 # %%

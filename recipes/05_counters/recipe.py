@@ -77,9 +77,6 @@ Counters are never set back. In step `s` the target is simply `s + 1` times as l
 comparison looks at the sign of a 32-bit difference, so that it survives the day the counter
 wraps. Setting them back would need a moment in which nobody looks at them, and making such a
 moment takes another round of waiting.
-
-`run` below runs one step of any schedule, `changed` makes a broken copy by writing a few words of
-a few records, and `refused` prints what the verifier has to say about it.
 """
 
 
@@ -225,7 +222,9 @@ A thread block never gives its multiprocessor away, so a GPU's loop only spins. 
 worker wait like this; the others wait for them at barriers inside the multiprocessor. And what
 was written by another multiprocessor in this step must be read past the first-level cache, which
 knows nothing of what others write. Kernels that use read-only loads for such data pass every test
-on the desk and fail in the field.
+on the desk and fail in the field. In steps of one or two tokens most scratch has no counter: a
+word that nobody has written yet is a NaN that no arithmetic gives, and whoever needs it looks at
+it until it is another. The documentation tells under decisions what the verifier proves then.
 """
 
 # %% tab="CUDA"

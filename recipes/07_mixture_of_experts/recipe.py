@@ -194,10 +194,11 @@ product; what they lose is balance, when slots do not divide evenly among thread
 
 # %% [markdown] tab="CUDA"
 """
-On a GPU the loader of each worker waits for the router's counter and then reads which expert its
+On a GPU the loader of each worker waits until the choice is made and then reads which expert its
 slot has, before it can ask for the first byte. That is a round trip to memory in front of
 megabytes, at every layer. It is worth a look in a timeline, and it is why the ops between router
-and experts are small and few.
+and experts are small and few. In a step of one token the loader does not wait for the choice: it
+reads the router's scores as they are written, and chooses the experts by itself.
 """
 
 # %% [markdown]
