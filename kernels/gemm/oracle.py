@@ -101,7 +101,7 @@ def call_standalone(kernel, a):
 
 def norm_of(a):
     """A case's norm, as kernels take it: (weights [k] or None, eps)."""
-    return getattr(a, "norm_w", None), a.norm_eps
+    return getattr(a, "norm_w", None), getattr(a, "norm_eps", 0.0)
 
 
 HELD = 2048  # columns of x that a CUDA kernel holds where all do not fit
