@@ -80,4 +80,4 @@ def call_standalone_cuda(launch, a):
         return
     height = next(h for h in (1, 2, 4, 8) if h == 8 or pairs // h <= launch.multiprocessors)
     blocks = min(pairs // height, launch.multiprocessors)
-    launch("gemm_rope_bf16", blocks, 256, standalone_bytes(a.k), *args, height)
+    launch("gemm_rope_bf16", blocks, 256, standalone_bytes(a.k), *args)

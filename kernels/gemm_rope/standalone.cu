@@ -331,16 +331,18 @@ struct Head {
   }
 };
 
-// 256 threads; shared memory: XS bytes and x. `height` pairs a tile: 8, 4, 2 or 1.
+// 256 threads; shared memory: XS bytes and x. As few pairs a tile, 1, 2, 4 or 8, as the grid allows.
 extern "C" __global__ void __launch_bounds__(256, 1)
     gemm_rope_bf16(const float* x, const bf16* w, const int* rows, const float* rope,
                    const int* page_table, float* y, void* pages, const float* norm_w,
                    float norm_eps, int tokens, int heads, int head_dim, int k, int page,
-                   int pages_per_sequence, int half_split, int height) {
+                   int pages_per_sequence, int half_split) {
   extern __shared__ __align__(128) char shared[];
   bf16* xs = reinterpret_cast<bf16*>(shared + XS);
   const Head h = {rows,  rope,     page_table, y, pages, heads, head_dim, page,
                   pages_per_sequence, half_split};
+  int height = 1;
+  while (height < 8 && heads * head_dim / 2 / height > gridDim.x) height *= 2;
   const int groups = head_dim / 2 / height, tiles = heads * groups, start = part(tiles, 0);
   const int i = threadIdx.x % HALF, token = threadIdx.x / HALF;
   const auto source = [&](int i) { return x + (long long)i * k; };

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mkport.declare.record import MAX_ARGS
 from mkport.errors import UserError
 from mkport.port.constants import Constants
 from mkport.port.finding import Finding, RefusedPort
@@ -16,7 +17,7 @@ from mkport.port.storage import INTEGERS, STORAGE, VECTOR, Types
 from mkport.port.syntax import declared, find, template_parameters
 from mkport.port.unit import Item, Unit
 
-MAX_WORDS = 16
+MAX_WORDS = MAX_ARGS  # of a record, with the grid
 MOST_NUMBERS = 32  # of a struct that are given one by one
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from mkport.declare import RECORD
 from mkport.machines.cuda.gpu import gpu
 
+WAITS = RECORD["waits"]
 Run = Callable[..., Result]
 
 
@@ -253,7 +255,7 @@ def test_a_schedule_file_and_a_model_at_once(mkport: Run, tiny_model: Path) -> N
         (lambda text: text.replace("mkport-schedule-1", "mkport-schedule-9"), ["schedule-9"]),
         (lambda text: text.replace('"ops": ["embed"', '"ops": ["embad"'), ["'embad'", "unknown"]),
         (lambda text: _edit_record(text, 0, 99), ["record 0", "opcode"]),
-        (lambda text: _edit_record(text, 4, 999), ["waits for 999", "wait for ever"]),
+        (lambda text: _edit_record(text, WAITS.first + 1, 999), ["waits for 999", "wait for ever"]),
         (lambda text: _edit_record(text, 0, "x"), ["record 0 of worker 0", "word 0 (op)", "'x'"]),
     ],
 )
@@ -275,7 +277,7 @@ def _edit_record(text: str, word: int, value: object) -> str:
     """Changes a word of the first record of worker 0 that waits (word 0: of the first record)."""
     content = json.loads(text)
     records = content["lists"][0]
-    record = records[0] if word == 0 else next(r for r in records if r[3] >= 0)
+    record = records[0] if word == 0 else next(r for r in records if r[WAITS.first] >= 0)
     record[word] = value
     return json.dumps(content)
 

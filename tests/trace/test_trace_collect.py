@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mkport.declare import RECORD
 from mkport.models import llama
 from mkport.plan import deal
 from mkport.testing import tiny
@@ -28,7 +29,7 @@ def test_every_record_is_in_the_trace_once() -> None:
     for task in range(trace.tasks):
         worker, record = int(trace.worker[task]), int(trace.record[task])
         words = machine.schedule.lists[worker][record]
-        node = machine.schedule.graph.nodes[int(words[2])]
+        node = machine.schedule.graph.nodes[int(words[RECORD["node"].first])]
         assert trace.nodes[trace.node[task]] == (node.label, node.op.name)
         assert trace.times[task].tolist() == [10 * record, 10 * record + 4, 10 * record + 9]
     places = set(zip(trace.worker.tolist(), trace.record.tolist(), strict=True))
