@@ -10,6 +10,7 @@ import pytest
 from mkport.compose.cuda import CudaProgram, compose_cuda
 from mkport.declare.case import from_bf16
 from mkport.library import find_op
+from mkport.machines.cpu.machine import Stuck
 from mkport.machines.host.machine import HostMachine
 from mkport.plan import Graph, deal, flag
 from mkport.plan.deal import Share
@@ -68,7 +69,9 @@ CASES = {
         replace(SMALL, top=70, experts=128, hidden=32, ffn=16)
     ),
     "more experts than a loader chooses from": Case(replace(SMALL, experts=160, top=3)),
-    "one expert, and columns of two slices": Case(replace(SMALL, top=1, hidden=2064, ffn=16), "", 2),
+    "one expert, and columns of two slices": Case(
+        replace(SMALL, top=1, hidden=2064, ffn=16), "", 2
+    ),
     "all experts, all alike": Case(replace(SMALL, experts=3, top=3, softmax=True), "alike"),
     "two rows, one idle": Case(replace(SMALL, tokens=2), "idle"),
     "two rows, one whose logits are no numbers": Case(replace(SMALL, tokens=2, top=3), "nan"),
@@ -97,3 +100,17 @@ def test_the_bits_are_those_of_one_worker_with_counters(name: str) -> None:
     for (expert, first), (_, end) in zip(slots[:used], slots[1 : used + 1], strict=True):
         want = done["act"][first:end] @ experts[expert].T
         np.testing.assert_allclose(done["y"][pairs[first:end]], want, rtol=0.05, atol=0.05)
+
+
+def test_a_loader_whose_lanes_disagree_gives_up() -> None:
+    """Lanes await slots behind the 64th, each its own: when one is never written, all leave."""
+    s = CASES["more slots than a loader's lanes know"].sizes
+    given = moe_chain.random_arrays(s, np.random.default_rng(3), 1)
+    store = "mk_store(reinterpret_cast<mk_word2*>(a.slots) +"
+    text = program(1).source
+    assert text.count(store) == 1
+    mute = replace(program(1), source=text.replace(store, "if (slot != 66) " + store))
+    machine = HostMachine(mute, deal(flag(graph_of(s)), 2, "strided"), given)
+    for machine.seed in range(3):
+        with pytest.raises(Stuck, match=r"up .* waits for words of slots.0, which .* topk writes"):
+            machine.step()
