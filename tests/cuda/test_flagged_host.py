@@ -84,11 +84,23 @@ def test_a_step_may_have_no_token_and_a_token_no_experts(
 # One lane's store each, in what several roles await: who stores it, and who waits for it.
 STORES = (
     ("mk_store(a.act + int64_t(pair[i]) * a.n + column,", "column == 7", "down", "act", "up"),
-    ("mk_store(a.y + int64_t(pair[i]) * a.n + column,", "column == 20", "combine", "expert_out", "down"),
+    (
+        "mk_store(a.y + int64_t(pair[i]) * a.n + column,",
+        "column == 20",
+        "combine",
+        "expert_out",
+        "down",
+    ),
     ("mk_store(reinterpret_cast<mk_word2*>(a.slots) +", "slot == 1", "down", "slots", "topk"),
     ("mk_store(a.weights + (out + i),", "i == 1", "combine", "chosen_weights", "topk"),
     ("mk_store(reinterpret_cast<mk_float4*>(out + n[k]),", "n[k] == 8", "", "x", "combine"),
-    ("mk_store(a.y + at + int64_t(i) * a.n,", "column == 5 && a.n == 8", "topk", "router", "router"),
+    (
+        "mk_store(a.y + at + int64_t(i) * a.n,",
+        "column == 5 && a.n == 8",
+        "topk",
+        "router",
+        "router",
+    ),
 )
 
 
