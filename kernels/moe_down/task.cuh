@@ -98,13 +98,15 @@ struct moe_down : MkProductBody {
     return {a.act, a.k, s.notes[0], a.k + P::PAD, s.notes[1] ? mk_shared_place(source) : -1};
   }
 
-  // Gives slots rows as long as they fit; returns how many rows those are.
+  // Gives slots rows as long as they fit; returns how many rows those are. With one token none are
+  // staged: it has more pairs than fit only if it chose more than STAGED experts, and what it stages
+  // is taken in order.
   MK_DEVICE static int choose(const MoeDownArgs& a, const MkStage& s, const E::Lists& l,
                               const Places& p) {
     int total = 0, staged = 0, next = 0;
 #pragma unroll 2
     for (int slot = 0; slot < a.slot_count; slot++) total += p.needed[slot];
-    const int limit = total <= STAGED ? STAGED : STAGED - SPARE;
+    const int limit = MK_ROWS == 1 ? 0 : total <= STAGED ? STAGED : STAGED - SPARE;
 #pragma unroll 2
     for (int slot = 0; slot < a.slot_count; slot++) {
       const int rows = p.needed[slot], place = next;

@@ -31,6 +31,7 @@ class _Use:
     """A scratch tensor from one write to the next."""
 
     box: Box  # that is written
+    count: str | None = None  # of the rows of it that are, if the writer has one
     awaited: bool = True  # by all who read it
     args: list[tuple[int, str]] = field(default_factory=list)  # the (node, argument) that name it
 
@@ -98,7 +99,9 @@ def _uses(graph: Graph) -> dict[str, list[_Use]]:
             if t.mode == "read" and (not uses[t.name] or not inside(t.box, uses[t.name][-1].box)):
                 unfit.add(t.name)
             elif t.mode == "read":
-                uses[t.name][-1].awaited &= t.arg in node.op.awaits
+                counts = uses[t.name][-1].count, node.args.get("count")
+                alike = None in counts or counts[0] == counts[1]  # else rows may never be written
+                uses[t.name][-1].awaited &= t.arg in node.op.awaits and alike
                 uses[t.name][-1].args.append((number, t.arg))
         for name in dict.fromkeys(t.name for t in touches if t.mode == "write"):
             its = [t for t in touches if t.name == name and t.mode == "write"]
@@ -109,7 +112,7 @@ def _uses(graph: Graph) -> dict[str, list[_Use]]:
             if sum(t.size for t in its) != _volume(np.array(box)[None]):
                 unfit.add(name)  # not all of the box
             args = sorted({(number, t.arg) for t in its})
-            uses[name].append(_Use(box, args=args))
+            uses[name].append(_Use(box, node.args.get("count"), args=args))
         idle = {node.args[arg.name] for arg in node.op.tensors} - {t.name for t in _touches(node)}
         unfit |= {name for name in idle if name is not None}
     return {name: its for name, its in uses.items() if name not in unfit}

@@ -1,20 +1,21 @@
 """Checks flagged tensors, whose readers wait for no record but for the words themselves.
 
 Such a word is sound when one node writes it, once, and when whoever reads it comes later in
-program order and awaits it. That nobody waits for ever then follows from the lists: while each is
+program order and awaits it, and both go as far as the same count of rows. That nobody waits for ever then follows from the lists: while each is
 in program order, and waits only for earlier nodes, the earliest record that has not ended can
 always go on.
 """
 
 import numpy as np
 
-from mkport.verify.footprint import MODE, NODE, READ, WRITE, Footprint
+from mkport.verify.footprint import APART, BOX, MODE, NODE, READ, VARIES, WRITE, Footprint
 from mkport.verify.records import Records
 from mkport.verify.report import MAX_PROBLEMS, Problem
 
 
 def flagged_problems(foot: Footprint) -> list[Problem]:
-    """Flagged tensors that two nodes write, or that a node reads without awaiting them."""
+    """Flagged tensors of which a word is written twice, or read without being awaited, or read as
+    far as another count of rows than it is written."""
     problems: list[Problem] = []
     nodes = foot.graph.nodes
     for t in np.flatnonzero(flagged(foot)):
@@ -32,6 +33,16 @@ def flagged_problems(foot: Footprint) -> list[Problem]:
                 )
             )
             continue
+        writer = nodes[writers[0]]
+        if _again(foot, rows[rows[:, MODE] == WRITE]):
+            problems.append(
+                Problem(
+                    "flagged",
+                    f"{writer.label} writes words of {name} twice, or where its data says, but it is "
+                    "flagged, so each word must be written once: make it scratch.",
+                    tensor=name,
+                )
+            )
         for row in rows[rows[:, MODE] == READ]:
             node = nodes[row[NODE]]
             deaf = [
@@ -40,8 +51,11 @@ def flagged_problems(foot: Footprint) -> list[Problem]:
                 if node.args[arg.name] == name and arg.name not in node.op.awaits
             ]
             early = row[NODE] <= writers[0]
-            if deaf or early:
-                what = "comes before its writer" if early else f"does not await its {deaf[0]}"
+            counts = [n.args.get("count") for n in (writer, node)]
+            if deaf or early or (None not in counts and counts[0] != counts[1]):
+                what = f"counts rows by {counts[1]}, its writer by {counts[0]}"
+                if deaf or early:
+                    what = "comes before its writer" if early else f"does not await its {deaf[0]}"
                 problems.append(
                     Problem(
                         "flagged",
@@ -51,6 +65,20 @@ def flagged_problems(foot: Footprint) -> list[Problem]:
                     )
                 )
     return problems[:MAX_PROBLEMS]
+
+
+def _again(foot: Footprint, rows: np.ndarray) -> bool:
+    """Whether a tile's boxes meet in two of a node's writes, int64 [writes, 5], or are apart: which
+    of their words it writes is data."""
+    boxes = []
+    for row in rows:
+        tiles = np.arange(foot.tiles[row[NODE]]) if row[VARIES] else 0
+        boxes.append(foot.boxes[row[BOX] + tiles].reshape(-1, foot.boxes.shape[1]))
+    return bool((rows[:, APART] == 1).any()) or any(
+        ((one[:, ::2] < two[:, 1::2]) & (two[:, ::2] < one[:, 1::2])).all(axis=1).any()
+        for place, one in enumerate(boxes)
+        for two in boxes[:place]
+    )
 
 
 def order_problems(records: Records, foot: Footprint) -> list[Problem]:

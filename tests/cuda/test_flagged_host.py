@@ -1,6 +1,8 @@
 """Flagged scratch in the host build: the bits of counters, whatever the order; and what a word that
 nobody writes looks like."""
 
+import ctypes
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -79,15 +81,58 @@ def test_a_step_may_have_no_token_and_a_token_no_experts(
     assert np.isnan(logits_of(flag(graph), program, idle)).all()  # as poisoned: nothing was written
 
 
+# One lane's store each, in what several roles await: who stores it, and who waits for it.
+STORES = (
+    ("mk_store(a.act + int64_t(pair[i]) * a.n + column,", "column == 7", "down", "act", "up"),
+    (
+        "mk_store(a.y + int64_t(pair[i]) * a.n + column,",
+        "column == 20",
+        "combine",
+        "expert_out",
+        "down",
+    ),
+    ("mk_store(reinterpret_cast<mk_word2*>(a.slots) +", "slot == 1", "down", "slots", "topk"),
+    ("mk_store(a.weights + (out + i),", "i == 1", "combine", "chosen_weights", "topk"),
+    ("mk_store(reinterpret_cast<mk_float4*>(out + n[k]),", "n[k] == 8", "", "x", "combine"),
+    (
+        "mk_store(a.y + at + int64_t(i) * a.n,",
+        "column == 5 && a.n == 8",
+        "topk",
+        "router",
+        "router",
+    ),
+)
+
+
 def test_a_word_that_nobody_writes_is_named(programs: dict[str, CudaProgram]) -> None:
+    """The first waiting record in program order is the cause, whichever lane of whichever role it
+    is that waits; and the next step is right."""
     graph, given = step_of("cohere2_moe", 1)
-    program = programs["flagged, one row"]
-    store = "mk_store(a.act + int64_t(pair[i]) * a.n + column,"
-    assert program.source.count(store) == 1
-    mute = replace(program, source=program.source.replace(store, "if (column != 3) " + store))
-    said = r"experts_down.* waits for words of act\.\d, which .*experts_up"
-    with pytest.raises(Stuck, match=said):
-        logits_of(flag(graph), mute, given)
+    text = programs["flagged, one row"].source
+    for number, (store, when, *_) in enumerate(STORES):
+        assert text.count(store) == 1, store
+        text = text.replace(store, f"if (mk_lost != {number} || !({when})) {store}")
+    program = replace(
+        programs["flagged, one row"], source='extern "C" { int mk_lost = -1; }\n' + text
+    )
+    for workers in (1, 3):
+        schedule = deal(flag(graph), workers, "strided")
+        machine = HostMachine(program, schedule, {n: a.copy() for n, a in given.items()})
+        lost = ctypes.c_int.in_dll(machine.library, "mk_lost")
+        machine.step()
+        want = machine.tensors["logits"].copy()
+        for number, (*_, reader, name, writer) in enumerate(STORES):
+            for machine.seed in range(2):
+                lost.value = number
+                with pytest.raises(Stuck) as caught:
+                    machine.step()
+                causes = str(caught.value).splitlines()[1:]
+                first = [line for line in causes if line.split(")")[0] == causes[0].split(")")[0]]
+                said = rf"{reader}.*waits for words of {name}\w*\.\d, which .*{writer}"
+                assert any(re.search(said, line) for line in first), (number, causes)
+                lost.value = -1
+                machine.step()
+                assert same(machine.tensors["logits"], want)
 
 
 def test_who_does_not_await_reads_what_is_not_there(programs: dict[str, CudaProgram]) -> None:

@@ -1,16 +1,18 @@
 """Which scratch is flagged, what is then waited for, and what the verifier says of it."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from mkport.declare import RECORD, Op
+from mkport.declare import RECORD, Access, Bound, Op, write
 from mkport.machines.cpu.machine import CpuMachine
 from mkport.plan import Graph, Schedule, deal, flag, flagged_for, is_flagged
 from mkport.plan.depend import plan
 from mkport.testing import tiny
 from mkport.verify import Refused, verify
+from tests.verify.toys import COLUMNS, MIX, ROWS
 
 
 def graph_of(family: str = "cohere2_moe") -> Graph:
@@ -92,6 +94,45 @@ def test_a_second_writer_is_refused() -> None:
     node = next(n for n in flagged.nodes if n.op.name == "gemm")
     flagged.add(node.op, "again", **node.args)
     refused(deal(flagged, 3, "strided"), "one node may write it, once")
+
+
+def counted_otherwise(graph: Graph, label: str) -> Graph:
+    """The graph in which one node counts its rows by another input."""
+    same = Graph(graph.ops)
+    same.tensors = graph.tensors
+    for node in graph.nodes:
+        count = {"count": "logit_count"} if node.label == label else {}
+        same.add(node.op, node.label, **(node.args | count))
+    return same
+
+
+def test_rows_of_another_count_are_not_awaited() -> None:
+    """Nobody writes the rows behind the writer's count, and who has another may want them."""
+    label = "layer 1 / q_proj"
+    graph = tiny.graphs(replace(tiny.SHAPE, logits=tiny.SHAPE.rows))["cohere2_moe"]
+    refused(
+        deal(counted_otherwise(flag(graph), label), 3, "strided"),
+        "layer 1 / q_proj reads h.1, .* counts rows by logit_count, its writer by count",
+    )
+    flagged = flag(counted_otherwise(graph, label))
+    q = next(node for node in flagged.nodes if node.label == label)
+    assert flagged.tensors[q.args["x"]].kind == "scratch"
+    verify(deal(flagged, 3, "strided"))
+
+
+@pytest.mark.parametrize("how", ["twice", "as data says"])
+def test_a_word_is_written_once_by_its_tile_too(how: str) -> None:
+    def twice(a: Bound, tile: np.ndarray) -> Iterator[Access]:
+        for first in (0, 1):
+            yield replace(write("dst", (0, ROWS), (first, COLUMNS)), apart=how == "as data says")
+
+    op = replace(MIX, access=twice if how == "twice" else lambda a, t: list(twice(a, t))[:1])
+    graph = Graph()
+    graph.tensor("w", "f32", (ROWS, COLUMNS), "weight")
+    graph.tensor("t", "f32", (ROWS, COLUMNS), "flagged")
+    args = dict.fromkeys(("across", "width", "first", "whole", "lo", "hi", "frozen"), 0)
+    graph.add(op, "fill", dst="t", w="w", down=1, **(args | {"across": 1}))
+    refused(deal(graph, 1), "writes words of t twice, or where its data says")
 
 
 def test_a_cpu_refuses_them() -> None:

@@ -308,8 +308,15 @@ def overlapping_buffers(dice: random.Random, lists: Lists, s: Schedule) -> Sched
 
 
 def wrong_kind(dice: random.Random, lists: Lists, s: Schedule) -> Schedule | None:
-    kinds = ["weight", "input", "scratch", "state", "output"]
+    kinds = ["weight", "input", "scratch", "state", "output", "flagged"]
     return _with_graph(s, lists, {dice.choice(list(s.graph.tensors)): dice.choice(kinds)}, {})
+
+
+def other_source(dice: random.Random, lists: Lists, s: Schedule) -> Schedule | None:
+    """A node reads another tensor, by an argument that is awaited or by one that is not."""
+    number = dice.choice(_toy_nodes(s))
+    change = {dice.choice(SOURCES): dice.choice([n for n in s.graph.tensors if n != "w"])}
+    return _with_graph(s, lists, {}, {number: change})
 
 
 def wrongly_immutable(dice: random.Random, lists: Lists, s: Schedule) -> Schedule | None:
@@ -369,5 +376,6 @@ GRAPH_MUTATIONS: tuple[Mutation, ...] = (
     moved_box,
     overlapping_buffers,
     wrong_kind,
+    other_source,
     wrongly_immutable,
 )

@@ -38,6 +38,22 @@ class Facts:
             for number, node in enumerate(graph.nodes)
             for tile in range(node.tiles)
         ]
+        accesses = [
+            (n, node, a.mode, a.arg, node.args[a.arg])
+            for n, node in enumerate(graph.nodes)
+            for a in (node.accesses if node.tiles else ())
+            if node.args[a.arg] is not None and graph.tensors[node.args[a.arg]].kind == "flagged"
+        ]
+        self.flagged = {name for *_, name in accesses}
+        for flagged in self.flagged:
+            its = [(n, node, mode, arg) for n, node, mode, arg, name in accesses if name == flagged]
+            others = [(n, mode) for n, _, mode, _ in its if mode != "read"]
+            if len(others) != 1 or others[0][1] != "write":
+                self.sound = False
+            for n, node, mode, arg in its:
+                if mode == "read" and (arg not in node.op.awaits or not others or n <= others[0][0]):
+                    self.sound = False
+                    break
         self.conflicts: list[tuple[TileSets, TileSets]] = []
         for one, two in product(self.tiles, self.tiles):
             if one is two or (one.node, one.tile) > (two.node, two.tile):
@@ -45,12 +61,15 @@ class Facts:
             if one.writes & (two.reads | two.writes) or two.writes & one.reads:
                 if one.node == two.node:
                     self.sound = False
+                meet = one.writes & (two.reads | two.writes) | two.writes & one.reads
+                if all(name in self.flagged for name, *_ in meet):
+                    continue  # whoever reads them awaits them
                 self.conflicts.append((one, two))
         written = {e for t in self.tiles for e in t.writes}
         for t in self.tiles:
             before = {e for o in self.tiles if o.node < t.node for e in o.writes}
             read = t.reads | t.immutable
-            owed = {e for e in read if graph.tensors[e[0]].kind in ("scratch", "output")}
+            owed = {e for e in read if graph.tensors[e[0]].kind in ("scratch", "flagged", "output")}
             if owed - before or t.immutable & written:
                 self.sound = False
             if any(graph.tensors[e[0]].kind in ("weight", "input") for e in t.writes):
@@ -181,6 +200,13 @@ def _ordered(lists: list[list[Row]], facts: Facts) -> bool:
             return False  # a circle
         for p in ready:
             before[p] = parents[p].union(*(before[q] for q in parents[p]))
+    if facts.flagged:  # the earliest record that has not ended must be able to go on
+        for w, i in places:
+            row = lists[w][i]
+            counters = {counter for counter, _ in row.waits if counter >= 0}
+            ahead = {r.node for rows in lists for r in rows if r.signal[0] in counters}
+            if any(n >= row.node for n in ahead) or (i and lists[w][i - 1].node > row.node):
+                return False
     runner = {(lists[w][i].node, tile): (w, i) for w, i in places for tile in lists[w][i].tiles}
     return all(
         runner[one.node, one.tile] in before[runner[two.node, two.tile]]

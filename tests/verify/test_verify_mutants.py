@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from mkport.plan import Schedule, deal
+from mkport.plan import Schedule, deal, flag, is_flagged
 from mkport.verify import Footprint, Refused, verify
 from mkport.verify.report import ProblemKind
 from tests.verify.mutants import GRAPH_MUTATIONS, SCHEDULE_MUTATIONS, copy_lists
@@ -40,10 +40,13 @@ def test_ten_thousand_mutants(capsys: pytest.CaptureFixture) -> None:
         (accepted if safe else refused)[name] += 1
         kinds.update(found)
 
+    flagged = 0
     for seed in range(GRAPHS):
         dice = random.Random(seed)
         share = dice.choice(["blocks", "strided"])
-        schedule = deal(random_graph(seed), dice.randint(2, 6), share)  # type: ignore[arg-type]
+        graph = flag(random_graph(seed)) if seed % 3 == 0 else random_graph(seed)
+        flagged += is_flagged(graph)
+        schedule = deal(graph, dice.randint(2, 6), share)  # type: ignore[arg-type]
         facts, footprint = Facts(schedule.graph), Footprint.of(schedule.graph)
         assert is_safe(schedule, facts) and not _verdict(schedule, footprint), seed
         for resident in range(1, 7):
@@ -60,5 +63,6 @@ def test_ten_thousand_mutants(capsys: pytest.CaptureFixture) -> None:
     assert set(refused) == planted - HARMLESS
     assert HARMLESS <= set(accepted)
     assert refused.total() >= REFUSED
-    # no mutation renames a tensor, and toys have no arguments that do not fit, and nothing flagged
-    assert set(kinds) == set(get_args(ProblemKind)) - {"table", "argument", "flagged"}
+    assert flagged > GRAPHS / 5
+    # no mutation renames a tensor, and toys have no arguments that do not fit
+    assert set(kinds) == set(get_args(ProblemKind)) - {"table", "argument"}

@@ -52,6 +52,7 @@ def _op(name: str, put: object) -> Op:
         lambda a, tile: _touches(a, tile, put),
         "sources in order",
         Path(__file__).parent,
+        awaits=SOURCES[1:],
     )
 
 

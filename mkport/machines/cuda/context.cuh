@@ -108,10 +108,11 @@ struct MkGuard {
     if (dead || mk_barrier_wait(barrier, parity, watch)) return;
     note(kind, slot, parity, parity ^ 1);
   }
-  // what failed, by one lane; there are so many waits that each must be little code
+  // what failed, by one lane; there are so many waits that each must be little code. Of a warp's
+  // waits that fail, the first is the one to tell
   MK_DEVICE void note(MkWaitKind kind, int which, int32_t seen, int32_t wanted, int lane = 0) {
     dead = true;
-    if (mk_lane() != lane) return;
+    if (mk_lane() != lane || progress->kind != MK_WAIT_NOTHING) return;
     progress->kind = kind;
     progress->which = which;
     progress->seen = seen;
@@ -144,7 +145,8 @@ struct MkAwait {
       if (tries && guard.ready) *guard.ready = mk_now_ns();
       return false;
     }
-    if (!guard.dead && mk_look_again(last, ++tries, since, guard.watch)) return true;
+    if (guard.dead) return false;
+    if (mk_look_again(last, ++tries, since, guard.watch)) return true;
     guard.note(MK_WAIT_WRITTEN, 0, 0, 0, mk_lane());
     return false;
   }

@@ -373,32 +373,35 @@ def frontier(schedule: Schedule, errors: np.ndarray) -> str:
     """Who waits for what, have and need, in words, from an aborted step's error block: `errors`
     int32 in the shape of `error_block`.
 
-    Workers whose stagers wait for counters come first: they are the cause of the other waits.
+    Waits for counters and for flagged words come first, in program order: the first of them is the
+    cause of all others.
     """
     head = "The step was aborted: a wait ran past its limit. Where the workers were:"
-    causes: list[str] = []
+    causes: list[tuple[int, str]] = []  # with the node that waits
     others: list[str] = []
     for row in range(1, len(errors)):
         kind, index, which, seen, wanted = (int(v) for v in errors[row, :5])
         worker, role = divmod(row - 1, len(ROLES))
         if not kind:
             continue
-        place = schedule.describe(worker, index)
+        place, number = schedule.describe(worker, index), int(schedule.lists[worker][index][NODE])
         if WAIT_KINDS[kind] == "counter":
             behind = int(np.int32(np.uint32(wanted & 0xFFFFFFFF) - np.uint32(seen & 0xFFFFFFFF)))
-            causes.append(
+            text = (
                 f"  {place} waits for counter {which} (signalled by "
                 f"{_signaller(schedule, which)}): has {seen}, needs {wanted}, {behind} missing"
             )
+            causes.append((number, text))
         elif WAIT_KINDS[kind] == WRITTEN:
-            node = schedule.graph.nodes[int(schedule.lists[worker][index][NODE])]
+            names = sorted(awaits(schedule.graph, schedule.graph.nodes[number]))
             causes += [
-                f"  {place} waits for words of {name}, which {_writer(schedule, name)} writes"
-                for name in sorted(awaits(schedule.graph, node))
+                (number, f"  {place} waits for words of {n}, which {_writer(schedule, n)} writes")
+                for n in names
             ]
         else:
             others.append(f"  {place}: the {ROLES[role]} role waits for {WAIT_KINDS[kind]} {which}")
-    return "\n".join([head, *causes, *others])
+    told = [text for _, text in sorted(causes, key=lambda cause: cause[0])]
+    return "\n".join([head, *told, *others])
 
 
 def _writer(schedule: Schedule, name: str) -> str:

@@ -422,6 +422,7 @@ MK_DEVICE inline void mk_load_product(const MkBox& box, const MkParts& parts, Mk
   for (int first = 0; first < count && !load.ring.guard->dead; first += P::PARTS) {
     const int mine = P::least(first + mk_lane() / 2, count - 1);
     const MkRows rows = mk_dispatch_rows(box, parts.at(mine), load);
+    if (MK_FLAGGED) load.ring.guard->dead = mk_warp_any(load.ring.guard->dead);  // some are awaited
     P::stream(load, rows, P::least(count - first, P::PARTS));
   }
 }

@@ -35,9 +35,11 @@ struct MkShared {
   MkProgress progress[MK_THREADS / 32];
   int32_t taken[MK_CHUNKS];  // bytes, by chunk, for the loader
   int32_t tags[MK_JOIN_SLOTS][MK_TAGS];
+  int32_t broken;  // the stagers have given up: what they staged last means nothing
   alignas(16) float partials[MK_JOIN_SLOTS][MK_COMPUTE_WARPS][MK_PARTIAL];
 
   MK_DEVICE void init() {
+    broken = 0;
     for (int i = 0; i < MK_THREADS / 32; i++) progress[i] = {};
     for (int i = 0; i < MK_CHUNKS; i++) {
       mk_barrier_init(ring_full + i, MK_RING_ARRIVALS);
@@ -75,12 +77,13 @@ struct MkRole {
     if (MK_FLAGGED && l.trace) ready = l.trace + (int64_t(first(l)) + r) * 3 + 1;
     guard = {{l.errors, l.limit_ns}, &progress, progress.dead != 0, ready};
     mk_sync_warp();  // all lanes have read it
-    if (mk_lane() == 0) progress.record = r;
+    if (mk_lane() == 0 && !guard.dead) progress.record = r;
   }
   MK_DEVICE void agree() {  // after lanes have awaited flagged words, each its own
     if (MK_FLAGGED) guard.dead = mk_warp_any(guard.dead);
   }
   MK_DEVICE void keep() {  // for the next record; the lanes agree
+    agree();
     mk_sync_warp();
     MkProgress& progress = shared.progress[mk_warp()];
     if (mk_lane() == 0) {
@@ -98,6 +101,7 @@ struct MkRole {
     const MkProgress& progress = *guard.progress;
     if (mk_lane() != 0 || progress.kind == MK_WAIT_NOTHING) return;
     int32_t* place = launch.errors + (1 + mk_worker() * MK_ROLES + role) * MK_COUNTER_STRIDE;
+    if (MK_FLAGGED && place[0] == MK_WAIT_WRITTEN) return;  // a cause, so it is told already
     place[1] = progress.record;
     place[2] = progress.which;
     place[3] = progress.seen;

@@ -104,7 +104,6 @@ MK_DEVICE inline void mk_stage_input(MkRole& role, MkBox& box, int r, const MkSt
   while (from < to) {
     mk_gather<MK_STAGE_FLIGHT, MK_STAGE_WARPS>(box.input, from, to, stage.buffer, stage.thread,
                                                role.guard);
-    role.agree();
     from = to;
     if (!MK_FLAGGED || to == count) break;
     // what was awaited is there: now it is known who has time for the rest
@@ -123,8 +122,14 @@ MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
     // before its inputs come, a product leaves the buffer alone
     const bool product = MK_ROWS > 8 && mk_among(MK_PRODUCTS, box);
     if (!product) role.wait_stage_free(box, r);
+    // bodies meet at the stagers' barrier: all of them come in, or none
+    if (MK_FLAGGED) role.guard.dead |= role.shared.broken != 0;
+    if (mk_barrier_any(MK_STAGE_BARRIER, MK_STAGERS, role.guard.dead)) {
+      role.tell(MK_ROLE_STAGE);
+      return;
+    }
     const MkStage stage = {role.stage_buffer(box), thread, box.notes, &box.plan, &role.guard};
-    if (!role.guard.dead) mk_dispatch_early(box, stage);
+    mk_dispatch_early(box, stage);
     const bool late = mk_among(MK_LATE, box) && !(box.words[MK_FLAGS] & MK_FLAG_KNOWN);
     // what is known is prepared before the waits; flagged inputs need none
     const bool first = MK_FLAGGED && late && mk_among(MK_INPUT_FIRST, box) &&
@@ -135,7 +140,7 @@ MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
 #pragma unroll 1
     for (int turns = order; turns; turns /= 4) {
       if (turns % 4 == MK_TURN_PREPARE) {
-        if (!role.guard.dead) mk_dispatch_prepare(box, stage);
+        mk_dispatch_prepare(box, stage);
         role.agree();
         if (thread == 0 && !first) box.input = mk_dispatch_input(box, stage);
       } else if (turns % 4 == MK_TURN_WAIT) {
@@ -155,7 +160,12 @@ MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
         if (late) stage.sync();  // the input is there
         if (product && box.input.rows > 0) role.wait_stage_free(box, r);
         mk_stage_input(role, box, r, stage);
+        role.agree();
       }
+    }
+    if (MK_FLAGGED && role.guard.dead) {  // words that were awaited behind the record's counters
+      role.tell(MK_ROLE_STAGE);
+      role.shared.broken = 1;
     }
     mk_barrier_arrive(role.shared.staged + r % MK_BOXES);
   }
@@ -189,6 +199,7 @@ MK_DEVICE inline void mk_computer(const MkLaunch& launch) {
     const MkBox& box = role.open(r);
     const int place = r % MK_BOXES;
     role.guard.wait(role.shared.staged + place, r / MK_BOXES & 1, MK_WAIT_STAGED, place);
+    if (MK_FLAGGED) role.guard.dead |= role.shared.broken != 0;
     if (mk_barrier_any(MK_COMPUTE_BARRIER, MK_COMPUTERS, role.guard.dead)) {
       role.tell(MK_ROLE_COMPUTE);
       return;
@@ -222,6 +233,7 @@ MK_DEVICE inline void mk_computer(const MkLaunch& launch) {
     }
     role.leave(compute.ring);
     role.keep();
+    if (MK_FLAGGED && role.guard.dead) role.tell(MK_ROLE_COMPUTE);  // there may be no next record
     r = role.shared.progress[mk_warp()].record;  // read again: bodies need the registers
     if (mk_lane() == 0) mk_barrier_arrive(role.shared.computed + r % MK_BOXES);
   }
@@ -255,6 +267,10 @@ MK_DEVICE inline void mk_storer(const MkLaunch& launch) {
       if (++group == groups) group = 0, i++;
     } while (i < parts.count());
     role.keep();  // and all lanes' stores precede the signal
+    if (MK_FLAGGED && role.guard.dead) {
+      role.tell(MK_ROLE_STORE);
+      return;
+    }
     if (mk_lane() == 0) {
       const int32_t counter = box.words[MK_SIGNAL];
       if (counter >= 0)
