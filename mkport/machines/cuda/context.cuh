@@ -93,6 +93,7 @@ struct MkProgress {
   int32_t taken;      // of the ring
   int32_t dead;       // a wait has failed
   int32_t kind, which, seen, wanted;  // that wait, as the error block tells it
+  int32_t unwritten;  // it was for flagged words; what fails behind it is no cause
 };
 
 // One role's waits. After one of them has failed they all return at once, so that a body needs to
@@ -108,11 +109,10 @@ struct MkGuard {
     if (dead || mk_barrier_wait(barrier, parity, watch)) return;
     note(kind, slot, parity, parity ^ 1);
   }
-  // what failed, by one lane; there are so many waits that each must be little code. Of a warp's
-  // waits that fail, the first is the one to tell
+  // what failed, by one lane; there are so many waits that each must be little code
   MK_DEVICE void note(MkWaitKind kind, int which, int32_t seen, int32_t wanted, int lane = 0) {
     dead = true;
-    if (mk_lane() != lane || progress->kind != MK_WAIT_NOTHING) return;
+    if (mk_lane() != lane) return;
     progress->kind = kind;
     progress->which = which;
     progress->seen = seen;
@@ -147,7 +147,8 @@ struct MkAwait {
     }
     if (guard.dead) return false;
     if (mk_look_again(last, ++tries, since, guard.watch)) return true;
-    guard.note(MK_WAIT_WRITTEN, 0, 0, 0, mk_lane());
+    guard.dead = true;
+    guard.progress->unwritten = 1;  // by whichever lanes
     return false;
   }
 };

@@ -99,14 +99,15 @@ struct MkRole {
   MK_DEVICE void tell(int role) const {
     mk_sync_warp();
     const MkProgress& progress = *guard.progress;
-    if (mk_lane() != 0 || progress.kind == MK_WAIT_NOTHING) return;
+    const int32_t kind = MK_FLAGGED && progress.unwritten ? MK_WAIT_WRITTEN : progress.kind;
+    if (mk_lane() != 0 || kind == MK_WAIT_NOTHING) return;
     int32_t* place = launch.errors + (1 + mk_worker() * MK_ROLES + role) * MK_COUNTER_STRIDE;
     if (MK_FLAGGED && place[0] == MK_WAIT_WRITTEN) return;  // a cause, so it is told already
     place[1] = progress.record;
     place[2] = progress.which;
     place[3] = progress.seen;
     place[4] = progress.wanted;
-    place[0] = progress.kind;
+    place[0] = kind;
   }
   MK_DEVICE static int first(const MkLaunch& l) { return mk_load_immutable(l.firsts + mk_worker()); }
   MK_DEVICE static int count(const MkLaunch& l) {  // of the worker's records

@@ -122,14 +122,15 @@ MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
     // before its inputs come, a product leaves the buffer alone
     const bool product = MK_ROWS > 8 && mk_among(MK_PRODUCTS, box);
     if (!product) role.wait_stage_free(box, r);
-    // bodies meet at the stagers' barrier: all of them come in, or none
-    if (MK_FLAGGED) role.guard.dead |= role.shared.broken != 0;
-    if (mk_barrier_any(MK_STAGE_BARRIER, MK_STAGERS, role.guard.dead)) {
-      role.tell(MK_ROLE_STAGE);
-      return;
+    if (MK_FLAGGED) {  // bodies meet at the stagers' barrier: all of them come in, or none
+      role.guard.dead |= role.shared.broken != 0;
+      if (mk_barrier_any(MK_STAGE_BARRIER, MK_STAGERS, role.guard.dead)) {
+        role.tell(MK_ROLE_STAGE);
+        return;
+      }
     }
     const MkStage stage = {role.stage_buffer(box), thread, box.notes, &box.plan, &role.guard};
-    mk_dispatch_early(box, stage);
+    if (!role.guard.dead) mk_dispatch_early(box, stage);
     const bool late = mk_among(MK_LATE, box) && !(box.words[MK_FLAGS] & MK_FLAG_KNOWN);
     // what is known is prepared before the waits; flagged inputs need none
     const bool first = MK_FLAGGED && late && mk_among(MK_INPUT_FIRST, box) &&
@@ -140,7 +141,7 @@ MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
 #pragma unroll 1
     for (int turns = order; turns; turns /= 4) {
       if (turns % 4 == MK_TURN_PREPARE) {
-        mk_dispatch_prepare(box, stage);
+        if (!role.guard.dead) mk_dispatch_prepare(box, stage);
         role.agree();
         if (thread == 0 && !first) box.input = mk_dispatch_input(box, stage);
       } else if (turns % 4 == MK_TURN_WAIT) {
