@@ -51,7 +51,9 @@ class Facts:
             if len(others) != 1 or others[0][1] != "write":
                 self.sound = False
             for n, node, mode, arg in its:
-                if mode == "read" and (arg not in node.op.awaits or not others or n <= others[0][0]):
+                if mode == "read" and (
+                    arg not in node.op.awaits or not others or n <= others[0][0]
+                ):
                     self.sound = False
                     break
         self.conflicts: list[tuple[TileSets, TileSets]] = []
