@@ -11,7 +11,7 @@ from pathlib import Path
 
 import mkport.machines.cuda as cuda
 from mkport.compose.composed import Composed, check_types, contents, joined
-from mkport.compose.cuda_constants import constants_text
+from mkport.compose.cuda_constants import SIDE, constants_text
 from mkport.declare import Op
 from mkport.declare.generate import Fixed, c_header, struct_name
 from mkport.errors import UserError
@@ -58,11 +58,17 @@ def compose_cuda(
     `weights` and `cache` are the storage types, "bf16" or "f32". With `fixed_arguments(graph)` as
     `fixed` it is faster, and for such a graph alone. `flagged`: for graphs with flagged tensors.
     Needs no GPU and no compiler.
-    Raises UserError for an op that has no CUDA task, an unknown type, or too many rows.
+    Raises UserError for an op that has no CUDA task, an unknown type, or too many rows: more than
+    64, or than 8 with flagged tensors.
     """
     check_types("CUDA", weights, cache)
     if not 1 <= rows <= MAX_ROWS:
         raise UserError(f"A step of {rows} rows; the CUDA machine has 1 to {MAX_ROWS}.")
+    if flagged and rows > SIDE:
+        raise UserError(
+            f"A step of {rows} rows with flagged scratch; workers await words in steps of up to "
+            f"{SIDE} rows. Leave the graph's scratch as it is."
+        )
     bodies = {op: _body(op) for op in ops if op.args}
     storage = f"typedef {STORAGE[weights]} mk_weight;\ntypedef {STORAGE[cache]} mk_kv;\n"
     storage += f"enum {{ MK_NORMED = {int(_norms(ops, fixed or {}))} }};  // some inputs are\n"

@@ -1,13 +1,14 @@
 """Checks flagged tensors, whose readers wait for no record but for the words themselves.
 
 Such a word is sound when one node writes it, once, and when whoever reads it comes later in
-program order and awaits it, and both go as far as the same count of rows. That nobody waits for ever then follows from the lists: while each is
-in program order, and waits only for earlier nodes, the earliest record that has not ended can
-always go on.
+program order, awaits it, and goes as far as the same count of rows. That nobody waits for ever then
+follows from the lists: while each is in program order, and waits only for earlier nodes, the
+earliest record that has not ended can always go on.
 """
 
 import numpy as np
 
+from mkport.declare.table import DTYPE_BYTES
 from mkport.verify.footprint import APART, BOX, MODE, NODE, READ, VARIES, WRITE, Footprint
 from mkport.verify.records import Records
 from mkport.verify.report import MAX_PROBLEMS, Problem
@@ -23,6 +24,15 @@ def flagged_problems(foot: Footprint) -> list[Problem]:
         rows = foot.rows[foot.first[t] : foot.first[t + 1]]
         writers = np.unique(rows[rows[:, MODE] != READ, NODE])
         labels = [nodes[n].label for n in writers]
+        if DTYPE_BYTES[foot.graph.tensors[name].dtype] != 4:
+            problems.append(
+                Problem(
+                    "flagged",
+                    f"{name} is flagged, but only words of 4 bytes tell that they are written, and "
+                    f"it holds {foot.graph.tensors[name].dtype}: make it scratch.",
+                    tensor=name,
+                )
+            )
         if len(writers) != 1 or (rows[:, MODE] > WRITE).any():
             problems.append(
                 Problem(
@@ -38,8 +48,8 @@ def flagged_problems(foot: Footprint) -> list[Problem]:
             problems.append(
                 Problem(
                     "flagged",
-                    f"{writer.label} writes words of {name} twice, or where its data says, but it is "
-                    "flagged, so each word must be written once: make it scratch.",
+                    f"{writer.label} writes words of {name} twice, or where its data says, but it "
+                    "is flagged, so each word must be written once: make it scratch.",
                     tensor=name,
                 )
             )

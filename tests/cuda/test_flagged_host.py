@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mkport.compose.cuda import CudaProgram, compose_cuda
+from mkport.errors import UserError
 from mkport.machines.cpu.machine import Stuck
 from mkport.machines.host.machine import HostMachine
 from mkport.plan import Graph, deal, flag
@@ -149,3 +150,8 @@ def test_a_program_that_awaits_nothing_is_refused(programs: dict[str, CudaProgra
     graph, given = step_of("llama", 1)
     with pytest.raises(ValueError, match="was not composed to await"):
         logits_of(flag(graph), programs["counters"], given)
+
+
+def test_wide_steps_await_nothing() -> None:
+    with pytest.raises(UserError, match="9 rows with flagged scratch; .* up to 8 rows"):
+        compose_cuda(OPS, "bf16", "bf16", 9, flagged=True)

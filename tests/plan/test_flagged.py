@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mkport.declare import RECORD, Access, Bound, Op, write
+from mkport.declare import RECORD, Access, Bound, Op, tensor, write
 from mkport.machines.cpu.machine import CpuMachine
 from mkport.plan import Graph, Schedule, deal, flag, flagged_for, is_flagged
 from mkport.plan.depend import plan
@@ -133,6 +133,16 @@ def test_a_word_is_written_once_by_its_tile_too(how: str) -> None:
     args = dict.fromkeys(("across", "width", "first", "whole", "lo", "hi", "frozen"), 0)
     graph.add(op, "fill", dst="t", w="w", down=1, **(args | {"across": 1}))
     refused(deal(graph, 1), "writes words of t twice, or where its data says")
+
+
+def test_half_a_word_tells_nothing() -> None:
+    halves = replace(MIX, args=(tensor("dst", "bf16", "written"), *MIX.args[1:]))
+    graph = Graph()
+    graph.tensor("w", "f32", (ROWS, COLUMNS), "weight")
+    graph.tensor("t", "bf16", (ROWS, COLUMNS), "flagged")
+    args = dict.fromkeys(("first", "whole", "lo", "hi", "frozen"), 0)
+    graph.add(halves, "fill", dst="t", w="w", down=1, across=1, width=COLUMNS, **args)
+    refused(deal(graph, 1), "t is flagged, but only words of 4 bytes .* it holds bf16")
 
 
 def test_a_cpu_refuses_them() -> None:
