@@ -46,7 +46,7 @@ CONSTANTS = {
     "AHEAD": 4,  # records that are published before they are loaded
     "NOTES": 28,  # of a record, between its roles
     "TAGS": 8,  # of a tile
-    "FIXED_BYTES": 25856,  # barriers, boxes, join slots, ports' places, before the stage buffers
+    "FIXED_BYTES": 25984,  # barriers, boxes, join slots, ports' places, before the stage buffers
     # A record's flags, written by the launcher: where its stage buffer lies, how many records ago
     # that place was used (0: never, or long ago), whether the record before staged the same, and
     # whether the loader has waited for the addresses of the record's bytes before.
