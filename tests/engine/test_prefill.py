@@ -32,7 +32,7 @@ from mkport.engine.request import Sampling
 from mkport.engine.scheduler import Scheduler
 from mkport.engine.sequence import Plan
 from mkport.engine.sequence import Sequence as Tokens
-from mkport.engine.target import CpuTarget
+from mkport.engine.target import CpuTarget, HostTarget
 from mkport.errors import UserError
 from mkport.machines.host.build import build, compiler, launch
 from mkport.models.sizes import TINY
@@ -50,6 +50,15 @@ class Prefilling(CpuTarget):
     prefills = True
     most_rows: int | None = 8
     prompt_chunk, mixed_chunk = 64, 32
+
+
+class Flagged(HostTarget):
+    """The CUDA source with flagged scratch, as a GPU has it, and PyTorch for prompts."""
+
+    prefills = True
+
+    def __init__(self) -> None:
+        super().__init__(fixed=True)
 
 
 @pytest.fixture(scope="module")
@@ -377,13 +386,15 @@ def test_pairs_are_sorted_by_expert_and_found_again() -> None:
 
 
 @contextmanager
-def serving(model: LoadedModel, contexts: float, **options: Any) -> Iterator[Engine]:
+def serving(
+    model: LoadedModel, contexts: float, on: Callable[[], Any] = Prefilling, **options: Any
+) -> Iterator[Engine]:
     """An engine that prefills; `contexts` sizes its cache."""
     config = model.config
     one = config.layers * 2 * config.kv_width * CONTEXT * 4
     sizes = {"max_model_len": CONTEXT, "page": PAGE, "workers": 2, "max_batch": 4} | options
     with one_program(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build_module, "target_of", lambda name: Prefilling())
+        patch.setattr(build_module, "target_of", lambda name: on())
         with Engine(model, kv_memory=int(contexts * one), **sizes) as engine:
             yield engine
 
@@ -407,6 +418,16 @@ def test_served_tokens_are_transformers_s(model: Callable[..., LoadedModel], fam
     fed = [[*ids, *out.ids[:-1]] for ids, out in zip(prompts, found, strict=True)]
     for ids, out, rows in zip(prompts, found, theirs(given.directory, fed, "float32"), strict=True):
         assert rows[len(ids) - 1 :].argmax(1).tolist() == out.ids
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler for the host build")
+def test_prompts_know_nothing_of_flagged_scratch(model: Callable[..., LoadedModel]) -> None:
+    """A machine of few rows runs another graph than the model's own, which prompts follow."""
+    given, prompts = model("cohere2_moe"), prompts_of([40], VOCAB)
+    with serving(given, contexts=2, max_batch=1) as engine:
+        wanted = outputs(engine, prompts, 3)
+    with serving(given, contexts=2, on=Flagged, max_batch=1) as engine:
+        assert outputs(engine, prompts, 3) == wanted
 
 
 def test_a_long_prompt_beside_others_by_legs(
