@@ -49,7 +49,7 @@ def add_experts(
     step: Step, layer: int, h: Input, prefix: str, e: Experts, norm: Norm | None = None
 ) -> Input | None:
     """x [rows, hidden] += the weighted sum of each token's chosen experts of h [rows, hidden].
-    Returns as `combine`.
+    Returns as `combine`; None where products norm their inputs themselves, which is sooner.
 
     Source: Shazeer et al., "Outrageously Large Neural Networks", 2017; gated experts as in Mixtral,
     Jiang et al. 2024.
@@ -58,7 +58,7 @@ def add_experts(
     choose(step, layer, e)
     up(step, layer, h, prefix, e)
     down(step, layer, prefix, e)
-    return combine(step, layer, e, norm)
+    return combine(step, layer, e, None if norm is None or step.folds(norm) else norm)
 
 
 def _slots(step: Step, e: Experts) -> int:

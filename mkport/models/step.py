@@ -187,9 +187,13 @@ class Step:
 
     def normed(self, label: str, weight: str, norm: Norm) -> Input:
         """As `norm`, of which nothing is left where products norm their inputs themselves."""
-        if not self.shape.folded or norm.mean or self.hidden > NORMED:
+        if not self.folds(norm):
             return self.norm(label, weight, norm)
         return Input("x", self.tensor(weight, "f32", (self.hidden,), "weight"), norm.eps)
+
+    def folds(self, norm: Norm) -> bool:
+        """Whether products of rows [rows, hidden] norm them so themselves."""
+        return self.shape.folded and self.hidden <= NORMED and not norm.mean
 
     def carried(self, weight: str, norm: Norm) -> dict[str, Any]:
         """What an op is told that leaves h = norm(x) where it writes x last."""
@@ -420,7 +424,7 @@ class Step:
     def _wanted(self, weight: str, norm: Norm, apart: bool) -> Input:
         """The norm of the rows that are wanted; of a step of one row, the row is."""
         rows, count = self.shape.logits, "logit_count"
-        if self.shape.folded and not norm.mean and self.hidden <= NORMED and not apart:
+        if self.folds(norm) and not apart:
             return self.normed("norm", weight, norm)
         last = self.scratch("last", rows, self.hidden)
         self.graph.add(
