@@ -23,6 +23,7 @@ from mkport.declare.valid import (
 )
 
 SPLIT = 512  # keys in a split
+PACE = 1.3  # times that a split takes on a GPU of what as many bytes of weights do
 BLOCK = 16  # keys scored together: one vector of scores
 PAST, NOW = 0, 1  # the logical cache is [row, past or now, head column]
 
@@ -106,8 +107,8 @@ def valid(a):
 
 
 def streams(a):
-    """With a window most splits that are kept are seen; without one that depends on the step."""
-    return 2 * SPLIT * a.head_dim * DTYPE_BYTES[a.k_pages.dtype] if a.window else 0
+    """A split's keys and values, each byte counted as what takes as long."""
+    return int(PACE * 2 * SPLIT * a.head_dim * DTYPE_BYTES[a.k_pages.dtype])
 
 
 OP = Op(
@@ -141,6 +142,7 @@ OP = Op(
     shared=shared,
     rows=lambda a: a.q.shape[0],  # a GPU's worker notes where each token is
     streams=streams,
+    seldom=lambda a: not a.window,  # that all splits of the longest context are there
     awaits=("q",),
     order=(
         "CPU: score = scale * (q . k as in gemm); blocks of 16 keys at absolute positions, "

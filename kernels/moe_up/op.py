@@ -1,7 +1,8 @@
 """The experts' first half: act = silu(x Wg^T) * (x Wu^T) for each pair, with its own expert.
 
-A tile is 16 columns of one slot. Which expert and which tokens a slot has is data; in logical
-coordinates its results are its own row, so no routing can make two tiles collide.
+A tile is 8 columns of one slot: as many weight rows as other products' tiles have, and no more, so
+that shares can be evened. Which expert and which tokens a slot has is data; in logical coordinates
+its results are its own row, so no routing can make two tiles collide.
 """
 
 from pathlib import Path
@@ -13,7 +14,7 @@ from mkport.declare.valid import counted, grouped, multiple_of, shape_is, within
 from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
 from mkport.kernels.moe_group.op import LOT_BYTES, SLOT_BYTES, slot_lots
 
-TILE_ROWS = 16  # weight rows of gate and of up in a tile
+TILE_ROWS = 8  # weight rows of gate and of up in a tile
 
 
 def columns(a):
@@ -22,7 +23,7 @@ def columns(a):
 
 
 def tiles(a):
-    """A tile for each (16 columns, slot); neighbours lie `slot_step` slots apart."""
+    """A tile for each (8 columns, slot); neighbours lie `slot_step` slots apart."""
     return columns(a) * a.slot_count
 
 

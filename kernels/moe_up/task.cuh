@@ -1,6 +1,6 @@
-// The moe_up body: 16 columns of one slot's expert, in two parts of 8: a part is one product of 8
-// gate rows and the 8 up rows of the same columns. Up to 8 tokens are all multiplied, as one
-// tile of the tensor cores holds them anyway; only those that chose the expert are kept.
+// The moe_up body: 8 columns of one slot's expert, one product of 8 gate rows and the 8 up rows of
+// the same columns. Up to 8 tokens are all multiplied, as one tile of the tensor cores holds them
+// anyway; only those that chose the expert are kept.
 // Order: MkProduct's, for both.
 struct moe_up : MkProductBody {
   typedef MkProduct P;
@@ -9,7 +9,6 @@ struct moe_up : MkProductBody {
   static constexpr bool input_first = !E::ALONE;
   // With one token each slot has a pair, of its own number, and nobody must wait to know that.
   enum { ONE = MK_ROWS == 1, LIVE = 2 };  // LIVE: a note of the loader
-  static constexpr int parts = 2;
 
   MK_DEVICE static void begin(const MoeUpArgs& a, const MkRun& run, MkLoad& ring) {
     if (ONE) ring.notes[LIVE] = mk_load_immutable(a.count);
@@ -18,18 +17,17 @@ struct moe_up : MkProductBody {
     else
       E::begin(ring, run, a.slots, a.slot_count, a.slot_step);
   }
-  MK_DEVICE static MkRows rows(const MoeUpArgs& a, int part, int lower, const MkLoad& ring) {
-    const int tile = part / 2;
+  MK_DEVICE static MkRows rows(const MoeUpArgs& a, int tile, int lower, const MkLoad& ring) {
     int expert = E::expert(ring, a.slots, tile * a.slot_step % a.slot_count);
     if (ONE && expert < 0 && ring.notes[LIVE] > 0) expert = 0;  // its logits are NaN: any one does
-    const int n0 = tile / a.slot_count * P::ROWS + part % 2 * P::HALF;
+    const int n0 = tile / a.slot_count * P::HALF;
     const int64_t row = int64_t(expert) * (a.n + a.up_row) + n0;
     return {lower ? a.w_up : a.w_gate, lower ? a.place_of_w_up : a.place_of_w_gate,
             expert < 0 ? 0 : a.k, lower ? row + a.up_row : row, a.n - n0};
   }
 
   MK_DEVICE static void early(const MoeUpArgs& a, const MkRun& run, const MkStage& s) {
-    P::plan(s, a.count, a.k, parts);
+    P::plan(s, a.count, a.k);
     if (E::ALONE) return;
 #pragma unroll 1
     for (int slot = s.thread; ONE && slot < a.slot_count; slot += MK_STAGERS)
@@ -79,9 +77,9 @@ struct moe_up : MkProductBody {
   }
 
   // a lane has one output column and two tokens
-  MK_DEVICE static void store(const MoeUpArgs& a, int part, const MkStore& s) {
-    const int row = mk_lane() / 4, tile = E::column(s, part / 2, a.slot_count);
-    const int column = tile * P::ROWS + part % 2 * P::HALF + row;
+  MK_DEVICE static void store(const MoeUpArgs& a, int tile, const MkStore& s) {
+    const int row = mk_lane() / 4;
+    const int column = E::column(s, tile, a.slot_count) * P::HALF + row;
     const int32_t* pair = E::tags(s) + mk_lane() % 4 * 2;
     if (column >= a.n || (pair[0] < 0 && pair[1] < 0)) return;
     const mk_float2 gate = P::join(s, row), up = P::join(s, P::HALF + row);

@@ -1,4 +1,4 @@
-"""The moe_up body: 16 columns of one expert for each of its tokens."""
+"""The moe_up body: 8 columns of one expert for each of its tokens."""
 
 from mkport.machines.cpu.dot import dot_group, dot_rows, put_rows
 from mkport.machines.cpu.vector import (
@@ -17,12 +17,12 @@ from mkport.machines.cpu.vector import (
 
 @body
 def moe_up(a, tile, arena):
-    """act[pairs of a slot, 16 columns] = silu(x w_gate^T) * (x w_up^T)."""
-    slot, n0 = tile * a.slot_step % a.slot_count, tile // a.slot_count * 16
+    """act[pairs of a slot, 8 columns] = silu(x w_gate^T) * (x w_up^T)."""
+    slot, n0 = tile * a.slot_step % a.slot_count, tile // a.slot_count * 8
     expert = get_i32(a.slots, 2 * slot)
     if expert < 0:
         return
-    rows = min(16, a.n - n0)
+    rows = min(8, a.n - n0)
     gate_at = (expert * (a.n + a.up_row) + n0) * a.k
     up_at = gate_at + a.up_row * a.k
     ups = arena + 12288  # behind dot_rows' share for the gates

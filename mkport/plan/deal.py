@@ -61,7 +61,8 @@ def deal(graph: Graph, workers: int, share: Share = "blocks") -> Schedule:
         if streamed and node.tiles:
             if uneven and not _lots(node)[1:] and not _waits_for(planned, number, uneven[0]):
                 shares = list(_evened(node, streamed, uneven[1], cursor))
-            uneven = number, _dealt(shares, streamed, workers)
+            most = 1 if node.op.seldom(node.bound) else node.tiles
+            uneven = number, _dealt(shares, workers, most) * streamed
         for worker, runs in shares:
             records = np.repeat(template[None], len(runs), axis=0)
             _set(records, "run", runs)
@@ -110,12 +111,12 @@ def _waits_for(planned: Planned, number: int, other: int) -> bool:
     return False
 
 
-def _dealt(shares: Iterable[tuple[int, np.ndarray]], streamed: int, workers: int) -> np.ndarray:
-    """The bytes that each worker has of a node, int64 [workers]."""
+def _dealt(shares: Iterable[tuple[int, np.ndarray]], workers: int, most: int) -> np.ndarray:
+    """The tiles that each worker has of a node, int64 [workers], counted up to `most`."""
     dealt = np.zeros(workers, np.int64)
     for worker, runs in shares:
-        dealt[worker] += runs[:, 2].sum() * streamed
-    return dealt
+        dealt[worker] += runs[:, 2].sum()
+    return np.minimum(dealt, most)
 
 
 def _evened(

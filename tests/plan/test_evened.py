@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mkport.declare import RECORD
+from mkport.kernels.attention.op import PACE
 from mkport.models import family_of, parse_config
 from mkport.models.sizes import config_of
 from mkport.models.step import StepShape
@@ -39,11 +40,22 @@ def test_attention_and_experts_end_with_as_many_bytes_on_all_workers(rows: int) 
     up = next(n for n in schedule.graph.nodes if n.label == "layer 2 / experts_up")
     assert experts.sum() == up.tiles
     assert np.ptp(attention) > 0
-    keys = 2 * 512 * 128 * 2  # bytes of a tile of attention
-    weights = 2 * 16 * 2048 * 2  # and of the experts
+    keys = int(PACE * 2 * 512 * 128 * 2)  # bytes of a tile of attention, as they are counted
+    weights = 16 * 2048 * 2  # and of the experts
     spread = np.ptp(attention * keys + experts * weights)
     assert spread <= 2 * weights
     assert spread < np.ptp(attention * keys)
+
+
+def test_of_splits_that_seldom_are_there_each_worker_s_first_counts() -> None:
+    """A full layer's splits of a long context are many for each worker, and few in most steps."""
+    for rows, counted in ((1, 1), (8, 0)):  # 64 tiles, 512 tiles on 132 workers
+        schedule = deal(full("cohere2_moe", rows, 5), 132, "strided")
+        attention = dealt(schedule, "layer 4 / attention")
+        experts = dealt(schedule, "layer 4 / experts_up")
+        assert attention.sum() == 64 * rows
+        fewer = experts[attention == 0].min() - experts[attention > 0].max() if counted else 0
+        assert fewer >= 4 * counted and (counted or np.ptp(experts) <= 1)
 
 
 def test_what_waits_for_attention_is_dealt_evenly() -> None:
