@@ -94,7 +94,8 @@ def compare(
     widest = graphs[max(batches)]
     check_room(needs(widest.tensors), ADVICE)
     if SEPARATE in against:
-        build_ahead({node.op.name: node.op for node in widest.nodes}.values())
+        plain = source.plain(max(batches), context)
+        build_ahead({node.op.name: node.op for node in plain.nodes}.values())
     say("weights")
     started = time.perf_counter()
     held = source.hold(widest, context)
@@ -140,7 +141,7 @@ def _one(
         verdicts[SEPARATE] = {"absent": f"they take {SEPARATE_ROWS} rows"}
     elif SEPARATE in against:
         say(f"batch {batch}: {SEPARATE}")
-        apart = Separate(graph, machine.tensors, batch)
+        apart = Separate(source.plain(batch, context), machine.tensors, batch)
         machine.poison()
         apart()
         same = machine.tensors["logits"].get().tobytes() == logits.tobytes()

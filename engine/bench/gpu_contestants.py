@@ -5,7 +5,7 @@ take turns."""
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from mkport.declare import Op
+from mkport.machines.cpu.memory import NUMPY
 from mkport.machines.cuda.gpu import compiled, gpu, load
 from mkport.plan import Graph
 from mkport.testing.cuda_forms import GpuLaunch, standalone_source
@@ -93,22 +94,40 @@ def on_stream(stream: Any) -> Any:
 SEPARATE_ROWS = 8  # that the standalone products take
 
 
+def arguments(
+    graph: Graph, tensors: Mapping[str, Any], rows: int, zeros: Callable[..., Any]
+) -> list[dict[str, Any]]:
+    """The arguments of each node's kernel for `rows` tokens: `tensors` by their names, and what is
+    not among them made by `zeros(shape, dtype)`, once. A list of [nodes]."""
+    held: dict[str, Any] = dict(tensors)
+    for name, spec in graph.tensors.items():
+        if name not in held:
+            held[name] = zeros(spec.shape, NUMPY[spec.dtype])
+    count, found = np.array([rows], np.int32), []
+    for node in graph.nodes:
+        args = {k: v for k, v in node.args.items() if v is not None}
+        for arg in node.op.tensors:
+            if arg.name in args:
+                args[arg.name] = count if arg.name == "count" else held[args[arg.name]]
+        found.append(args)
+    return found
+
+
 class Separate:
     """A step graph's nodes as their standalone kernels, a launch or two each, in one CUDA graph.
 
-    `tensors` are a machine's; what composing the kernels buys is the difference to that machine.
+    `tensors` are a machine's, whose step may have other scratch; what composing the kernels buys is
+    the difference to that machine.
     """
 
     def __init__(self, graph: Graph, tensors: Mapping[str, Any], rows: int) -> None:
+        import cupy
         import torch
 
-        count = np.array([rows], np.int32)
         calls = []
-        for node in graph.nodes:
-            args = {k: v for k, v in node.args.items() if v is not None}
-            for arg in node.op.tensors:
-                if arg.name in args:
-                    args[arg.name] = count if arg.name == "count" else tensors[args[arg.name]]
+        for node, args in zip(
+            graph.nodes, arguments(graph, tensors, rows, cupy.zeros), strict=True
+        ):
             launch = GpuLaunch(standalone_source(node.op))
             standalone = load_part(node.op, "oracle").call_standalone_cuda
             calls.append((standalone, launch, SimpleNamespace(**args)))

@@ -1,7 +1,7 @@
 """What the GPU benchmark measures: a model's step on weights that are on the device once."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +52,11 @@ class Source:
     def graph(self, batch: int, context: int) -> Graph:
         """A step of one token for each of `batch` sequences of `context` positions."""
         return sampled(self.family.build(self.config, _shape(batch, context)))
+
+    def plain(self, batch: int, context: int) -> Graph:
+        """The same step for `batch` sequences of `context` positions, as kernels run it that are
+        launched one by one: every norm is one."""
+        return sampled(self.family.build(self.config, replace(_shape(batch, context), stage=0)))
 
     def hold(self, graph: Graph, context: int) -> dict[str, Any]:
         """Weights and cache on the device, for a `context` of so many positions: the model's own

@@ -6,13 +6,14 @@ import subprocess
 import sys
 import time
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mkport.engine.bench.gpu_contestants import TooLong, timed, within
+from mkport.engine.bench.gpu_contestants import TooLong, arguments, timed, within
 from mkport.engine.bench.gpu_law import first_layers
 from mkport.engine.bench.gpu_report import draw, table
 from mkport.engine.bench.gpu_serving.page import page
@@ -20,8 +21,12 @@ from mkport.engine.bench.torch_step import TorchStep, kinds
 from mkport.engine.decoder import Decoder
 from mkport.engine.load import load
 from mkport.engine.synth import synthesise
-from mkport.models import parse_config
+from mkport.machines.cpu.memory import NUMPY
+from mkport.models import family_of, parse_config
+from mkport.models.sampled import sampled
 from mkport.models.sizes import TINY, config_of
+from mkport.models.step import StepShape
+from mkport.plan import flagged_for
 from tests.engine.checkpoints import one_program
 
 REPORT: dict[str, Any] = {
@@ -144,6 +149,28 @@ def test_the_law_s_model_is_the_first_layers(family: str) -> None:
     cut = first_layers(config, 1)
     assert cut.layers == 1 and kinds(cut) == kinds(config)[:1]
     assert first_layers(config, 99) is config
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_kernels_one_by_one_have_the_machine_s_tensors_and_scratch_of_their_own(rows: int) -> None:
+    """A step of few rows has other scratch than the one that kernels are launched for."""
+    shape = StepShape(rows=rows, context=64, sequences=rows, logits=rows, stage=1 << 16)
+    config, family = parse_config(TINY["qwen3_moe"]), family_of(TINY["qwen3_moe"])
+    step = flagged_for(sampled(family.build(config, shape)), rows)
+    plain = sampled(family.build(config, replace(shape, stage=0)))
+    held = {name: np.zeros(s.shape, NUMPY[s.dtype]) for name, s in step.tensors.items()}
+    calls = arguments(plain, held, rows, np.zeros)
+    assert len(calls) == len(plain.nodes) > len(step.nodes) * (rows == 1)
+    written: dict[str, Any] = {}
+    for node, args in zip(plain.nodes, calls, strict=True):
+        assert set(args) == {name for name, value in node.args.items() if value is not None}
+        for arg in node.op.tensors:
+            name = node.args[arg.name]
+            if arg.name == "count":
+                assert args["count"].tolist() == [rows]
+            elif name is not None:
+                assert args[arg.name] is written.setdefault(name, args[arg.name])
+                assert args[arg.name] is held.get(name, args[arg.name])
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
