@@ -24,29 +24,34 @@ struct gemm : MkProductBody {
     return in;
   }
 
-  // a lane has one output column and four tokens
+  // A lane has one output column and four tokens, of which a smaller step has fewer.
+  enum { LANE = MK_ROWS < 4 ? MK_ROWS : 4 };
+  static constexpr bool has_ahead = true;
+  struct Place {
+    int column, token, tokens;
+    MK_DEVICE Place(const GemmArgs& a, int tile, const MkStore& s) {
+      const int first = P::first_of(s) + mk_lane() % 2 * 4;
+      column = (tile - P::first_tile(s.notes)) * P::ROWS + mk_lane() / 2;
+      token = P::first_token(s.notes) + first;
+      tokens = column < a.n ? P::least(s.notes[0] - first, LANE) : 0;
+    }
+  };
+  // loaded: what is added to the product
+  MK_DEVICE static void ahead(const GemmArgs& a, int tile, MkStore& s) {
+    const Place p(a, tile, s);
+    if (p.tokens <= 0 || !a.residual) return;
+    int from[LANE];  // in place of a token that is not there, the first one again
+    float added[LANE];
+    for (int i = 0; i < LANE; i++) from[i] = i < p.tokens ? i * a.n : 0;
+    mk_await(added, a.residual + int64_t(p.token) * a.n + p.column, from, *s.guard);
+    for (int i = 0; i < LANE; i++) s.loaded[i] = added[i];
+  }
   MK_DEVICE static void store(const GemmArgs& a, int tile, const MkStore& s) {
-    const int column = (tile - P::first_tile(s.notes)) * P::ROWS + mk_lane() / 2;
-    const int first = P::first_of(s) + mk_lane() % 2 * 4;
-    const int tokens = column < a.n ? P::least(s.notes[0] - first, 4) : 0;
-    const int64_t at = int64_t(P::first_token(s.notes) + first) * a.n + column;
-    float added[4] = {};
-    int from[4];  // in place of a token that is not there, the first one again
-    for (int i = 0; i < 4; i++) from[i] = i < tokens ? i * a.n : 0;
-    MkAwait wait(*s.guard);
-    mk_float4 y;
-    bool late;
-#pragma unroll 1
-    do {
-      late = false;
-      if (a.residual && tokens > 0)
-        for (int i = 0; i < 4; i++) mk_read(added[i], a.residual + at + from[i]);
-      y = P::join(s);  // while these are on their way
-      for (int i = 0; i < 4; i++) late |= a.residual && mk_unwritten(added[i]);
-    } while (wait.again(late));
-    for (int i = 0; i < 4; i++) {
-      if (i >= tokens) break;
-      if (a.residual) y.v[i] = mk_add(y.v[i], added[i]);
+    const Place p(a, tile, s);
+    const int64_t at = int64_t(p.token) * a.n + p.column;
+    mk_float4 y = P::join(s);
+    for (int i = 0; i < LANE && i < p.tokens; i++) {
+      if (a.residual) y.v[i] = mk_add(y.v[i], s.loaded[i]);
       mk_store(a.y + at + int64_t(i) * a.n, y.v[i]);
     }
   }

@@ -56,21 +56,25 @@ struct gemm_rope : MkProductBody {
     return P::input(a.x, a.k, s, a.norm_w, a.norm_eps);
   }
 
-  // a lane has one pair of two tokens
+  // A lane has one pair of two tokens. loaded: their cosines, then their sines.
+  static constexpr bool has_ahead = true;
+  MK_DEVICE static void ahead(const GemmRopeArgs& a, int tile, MkStore& s) {
+    const int first = P::first_of(s) + mk_lane() % 4 * 2, part = runs(a, tile, s).part;
+    for (int i = 0; i < 2; i++) {
+      if (!a.rope || first + i >= s.notes[0]) continue;
+      const int position = s.notes[PLACES + 2 * (first + i)];
+      const float* angle =
+          a.rope + int64_t(position) * a.head_dim + part * P::HALF + mk_lane() / 4;
+      s.loaded[i] = mk_load_immutable(angle);
+      s.loaded[2 + i] = mk_load_immutable(angle + a.head_dim / 2);
+    }
+  }
   MK_DEVICE static void store(const GemmRopeArgs& a, int tile, const MkStore& s) {
     const Runs r = runs(a, tile, s);
     const int pair = mk_lane() / 4, first = P::first_of(s) + mk_lane() % 4 * 2;
     const int32_t* places = s.notes + PLACES;
     const int tokens = P::least(s.notes[0] - first, 2);
     const int p_row = a.half_split ? pair : 2 * pair, q_row = a.half_split ? 8 + pair : p_row + 1;
-    float cosine[2] = {1.0f, 1.0f}, sine[2] = {};
-    for (int i = 0; i < 2; i++) {  // all under way before the first is used
-      if (!a.rope || i >= tokens) continue;
-      const float* angle =
-          a.rope + int64_t(places[2 * (first + i)]) * a.head_dim + r.part * P::HALF + pair;
-      cosine[i] = mk_load_immutable(angle);
-      sine[i] = mk_load_immutable(angle + a.head_dim / 2);
-    }
     const mk_float2 ps = P::join(s, p_row), qs = P::join(s, q_row);
     const int p_column = p_row < P::HALF ? r.first + p_row : r.second + p_row - P::HALF;
     const int q_column = q_row < P::HALF ? r.first + q_row : r.second + q_row - P::HALF;
@@ -78,8 +82,8 @@ struct gemm_rope : MkProductBody {
       if (i >= tokens) break;
       float p = ps.v[i], q = qs.v[i];
       if (a.rope) {
-        p = mk_fma(ps.v[i], cosine[i], -mk_mul(qs.v[i], sine[i]));
-        q = mk_fma(qs.v[i], cosine[i], mk_mul(ps.v[i], sine[i]));
+        p = mk_fma(ps.v[i], s.loaded[i], -mk_mul(qs.v[i], s.loaded[2 + i]));
+        q = mk_fma(qs.v[i], s.loaded[i], mk_mul(ps.v[i], s.loaded[2 + i]));
       }
       const int token = first + i;
       if (a.y) {

@@ -170,6 +170,9 @@ def _dispatch(ops: Sequence[Op]) -> str:
         "compute(const MkBox& box, int part, MkCompute& compute)": switch(
             *cases(others, "mk_compute_part<{}>(box, part, compute)")
         ),
+        "ahead(const MkBox& box, int part, MkStore& store)": switch(
+            *cases(having("ahead"), "mk_ahead_part<{}>(box, part, store)")
+        ),
         "store(const MkBox& box, int part, const MkStore& store)": switch(
             *cases(having("store"), "mk_store_part<{}>(box, part, store)")
         ),
@@ -203,6 +206,7 @@ def _sets(ops: Sequence[Op], products: Sequence[Op]) -> str:
             bits("MK_LATE", ops, "mk_is_late<struct {}>"),
             bits("MK_IN_TWO_PARTS", ops, "mk_has_parts<struct {}>"),
             bits("MK_INPUT_FIRST", ops, "mk_is_input_first<struct {}>"),
+            bits("MK_LOADS_AHEAD", ops, "mk_loads_ahead<struct {}>"),
             bits("MK_PRODUCTS", products, "1"),
             "};\n",
         ]

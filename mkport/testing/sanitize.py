@@ -51,7 +51,7 @@ EVERY_LANE = (
     ),
     (r"if \(mk_lane\(\) == 0\) (mk_barrier_arrive\()", r"\1"),
     # the storer's last wait and arrival, among what its lane 0 does
-    (r"(const int place = r % MK_BOXES;\s+role\.guard\.wait\(role\.shared\.computed)", r"} { \1"),
+    (r"(role\.guard\.wait\(role\.shared\.computed)", r"} { \1"),
 )
 FOUND = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)")
 

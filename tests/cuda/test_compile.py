@@ -95,7 +95,7 @@ def test_the_megakernel_compiles_within_its_registers(
     made = nvrtc.compile(compose_cuda(WITH_TASK, dtype, dtype, rows).source, arch)
     assert made.cubin.startswith(b"\x7fELF")
     assert 0 < made.registers["megakernel"] <= REGISTERS
-    assert made.spills["megakernel"] <= SPILLS
+    assert max(made.spills.values()) <= SPILLS
 
 
 @pytest.mark.parametrize(("version", "told"), [((12, 8), False), ((12, 9), True), ((13, 0), True)])
@@ -153,7 +153,7 @@ def test_the_gpu_check_asks_ops_for_the_forms_that_they_have(
 @pytest.mark.parametrize("rows", ROWS)
 def test_no_op_spills(nvrtc: Nvrtc, arch: str, dtype: str, op: Op, rows: int) -> None:
     made = nvrtc.compile(compose_cuda([op], dtype, dtype, rows).source, arch)
-    assert made.spills == {"megakernel": 0}
+    assert set(made.spills.values()) == {0}
 
 
 @pytest.mark.parametrize("op", STANDALONE, ids=lambda op: op.name)

@@ -97,7 +97,7 @@ STORES = (
     ("mk_store(reinterpret_cast<mk_float4*>(out + n[k]),", "n[k] == 8", "", "x", "combine"),
     (
         "mk_store(a.y + at + int64_t(i) * a.n,",
-        "column == 5 && a.n == 8",
+        "p.column == 5 && a.n == 8",
         "topk",
         "router",
         "router",

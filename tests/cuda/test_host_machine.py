@@ -282,8 +282,8 @@ FAULTS = {
         "named barrier 1 is met by",
     ),
     "a lane that leaves its warp": (
-        "y = P::join(s);  // while",
-        "if (mk_lane() == 7) mk_sync_warp(); y = P::join(s);  // while",
+        "    mk_float4 y = P::join(s);",
+        "    if (mk_lane() == 7) mk_sync_warp(); mk_float4 y = P::join(s);",
         None,
     ),
 }

@@ -63,7 +63,7 @@ def test_nothing_is_spilled_and_staging_has_its_loads_under_way_side_by_side(
     one before it, which took 13 % of a step."""
     source = source_of(family, rows)
     code = nvrtc.compile(source, "sm_90a", lines=True)
-    assert code.spills == {"megakernel": 0}
+    assert set(code.spills.values()) == {0}
     (tmp_path / "code.cubin").write_bytes(code.cubin)
     command = [nvdisasm, "-gi", "-c", str(tmp_path / "code.cubin")]
     listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -13,6 +13,7 @@
 //   compute(a, tile, c)     consumes ring chunks; leaves partials, or writes the output (256 threads)
 //   store(a, tile, s)       joins the partials and writes the output (one warp); of a product that
 //                           takes more than 8 tokens side by side, of 8 tokens at a time
+//   ahead(a, tile, s)       loads what store adds, while the tile is computed; with `has_ahead` alone
 
 enum {
   MK_STAGERS = MK_STAGE_WARPS * 32,
@@ -58,6 +59,7 @@ struct MkBox {
   int32_t notes[MK_NOTES];  // from `early` and `prepare` to the record's other roles
   MkInput input;            // rows to stage, if there are any
   int32_t busy;             // the compute warps are, so the stagers bring them
+  int32_t staged;           // elements that the stagers have brought, where words are awaited
 };
 
 // Divides by one number, again and again, without dividing.
@@ -106,7 +108,8 @@ struct MkGuard {
   int64_t* ready;  // where the time goes at which a record's flagged inputs were there, or null
 
   MK_DEVICE void wait(mk_barrier* barrier, int parity, MkWaitKind kind, int slot) {
-    if (dead || mk_barrier_wait(barrier, parity, watch)) return;
+    if (dead || mk_barrier_test(barrier, parity)) return;
+    if (mk_barrier_wait(barrier, parity, watch)) return;
     note(kind, slot, parity, parity ^ 1);
   }
   // what failed, by one lane; there are so many waits that each must be little code
@@ -382,6 +385,7 @@ struct MkStore {
   const int32_t* tags;    // [MK_TAGS]
   int group;              // of a tile's tokens, 8 each
   MkGuard* guard;         // of what it reads
+  float loaded[8];        // by `ahead`
 };
 
 struct MkBody {
@@ -389,6 +393,8 @@ struct MkBody {
   static constexpr bool late = false;
   // True when `input` says the same before `prepare`.
   static constexpr bool input_first = false;
+  // True when `ahead` has something to do.
+  static constexpr bool has_ahead = false;
   static constexpr int parts = 1;
   template <class A>
   MK_DEVICE static void begin(const A&, const MkRun&, MkLoad&) {}
@@ -400,6 +406,8 @@ struct MkBody {
   MK_DEVICE static void prepare(const A&, const MkRun&, const MkStage&) {}
   template <class A>
   MK_DEVICE static void compute(const A&, int, MkCompute&) {}
+  template <class A>
+  MK_DEVICE static void ahead(const A&, int, MkStore&) {}
   template <class A>
   MK_DEVICE static void store(const A&, int, const MkStore&) {}
 };

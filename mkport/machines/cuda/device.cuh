@@ -238,13 +238,20 @@ struct MkWatch {
   int32_t* abort;
   int64_t limit_ns;
 };
-MK_DEVICE inline bool mk_expired(const MkWatch& watch, int64_t& since) {
-  if (mk_load_coherent(watch.abort) != 0) return true;
+// What waits do that are not over at once stands in one place each, called, so that the code around
+// them is short: what runs once a record is fetched by lines of 128 bytes each time.
+// When a wait that lasts `since` then, or from now if that is 0, began; -1 if it has lasted too long.
+MK_DEVICE __noinline__ int64_t mk_waited(int32_t* abort, int64_t limit_ns, int64_t since) {
+  if (mk_load_coherent(abort) != 0) return -1;
   const int64_t now = mk_now_ns();
-  if (since == 0) since = now;
-  if (now - since <= watch.limit_ns) return false;
-  atomicExch(watch.abort, 1);
-  return true;
+  if (since == 0) return now;
+  if (now - since <= limit_ns) return since;
+  atomicExch(abort, 1);
+  return -1;
+}
+MK_DEVICE inline bool mk_expired(const MkWatch& watch, int64_t& since) {
+  since = mk_waited(watch.abort, watch.limit_ns, since);
+  return since < 0;
 }
 // True once (int32)(counter - wanted) >= 0; all that was released before is visible then.
 MK_DEVICE inline bool mk_wait_counter(const int32_t* counter, int32_t wanted, const MkWatch& watch,
@@ -282,7 +289,7 @@ MK_INLINE void mk_barrier_arrive(mk_barrier* b) {
 #else
 #define MK_BARRIER_TRIES 1024
 #endif
-MK_INLINE bool mk_barrier_test(mk_barrier* b, int parity) {
+MK_INLINE bool mk_barrier_test_at(uint32_t b, int parity) {
   uint32_t over;
   asm volatile(
       "{\n.reg .pred p;\n"
@@ -293,16 +300,24 @@ MK_INLINE bool mk_barrier_test(mk_barrier* b, int parity) {
 #endif
       "selp.u32 %0, 1, 0, p;\n}"
       : "=r"(over)
-      : "r"(mk_shared_address(b)), "r"(parity)
+      : "r"(b), "r"(parity)
       : "memory");
   return over != 0;
 }
+MK_INLINE bool mk_barrier_test(mk_barrier* b, int parity) {
+  return mk_barrier_test_at(mk_shared_address(b), parity);
+}
+MK_DEVICE __noinline__ int mk_barrier_wait_on(uint32_t b, int parity, int32_t* abort,
+                                               int64_t limit_ns) {
+  const MkWatch watch = {abort, limit_ns};
+  int64_t since = 0;
+  for (uint32_t tries = 1; !mk_barrier_test_at(b, parity); tries++)
+    if (tries % MK_BARRIER_TRIES == 0 && mk_expired(watch, since)) return 0;
+  return 1;
+}
 // True once the phase of this parity is over; a fresh barrier's phase 1 is.
 MK_INLINE bool mk_barrier_wait(mk_barrier* b, int parity, const MkWatch& watch) {
-  int64_t since = 0;
-  for (uint32_t tries = 1; !mk_barrier_test(b, parity); tries++)
-    if (tries % MK_BARRIER_TRIES == 0 && mk_expired(watch, since)) return false;
-  return true;
+  return mk_barrier_wait_on(mk_shared_address(b), parity, watch.abort, watch.limit_ns) != 0;
 }
 // Copies that were begun always end: needs no limit.
 MK_DEVICE inline void mk_ring_drain(mk_barrier* full, int parity) {

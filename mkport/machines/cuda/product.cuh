@@ -115,15 +115,42 @@ struct MkProduct {
       end = least(first + each, steps);
     }
   };
+  // Where a lane finds 16 weight rows' 16 k of a step, as mk_load_matrix4 wants them.
+  struct Weights {
+    const char* at;  // the lane's row
+    int turn;        // of its vector's place, by row
+    MK_DEVICE Weights(const char* chunk, int half) : at(chunk + row(half)), turn(turn_of()) {}
+    MK_DEVICE const char* step(int i) const { return at + i / 4 * 1024 + (i % 4 * 32 ^ turn); }
+    MK_DEVICE static int row(int half) { return mk_lane() / 8 % 2 * half + mk_lane() % 8 * 128; }
+    MK_DEVICE static int turn_of() { return (mk_lane() % 8 ^ mk_lane() / 16) * 16; }
+  };
+  // What a warp's tiles of one record have in common. A tile is over in less than 1 us, so what it
+  // need not find out again is kept in registers.
+  struct Walk {
+    int k, bytes;  // of a chunk
+    int tail;      // k behind the whole slices
+    Share last;    // of the tail
+    int at[4];     // from a chunk to where the lane loads 4 neighbouring steps
+    MK_DEVICE explicit Walk(int width)
+        : k(width), bytes(chunk_bytes(width)), tail(width % SLICE), last(width % SLICE, mk_warp()) {
+      for (int i = 0; i < 4; i++) at[i] = Weights::row(bytes / 2) + (i * 32 ^ Weights::turn_of());
+    }
+  };
   // This warp's sums over k. x: the first of `tokens` staged rows; a row behind the last one gives
   // sums that mean nothing.
-  MK_DEVICE static void compute(MkCompute& c, float (&sums)[2][4], const char* staged, int k,
-                                int tokens) {
+  MK_DEVICE static void compute(MkCompute& c, const Walk& walk, float (&sums)[2][4],
+                                const char* staged, int tokens) {
     const mk_weight* x = reinterpret_cast<const mk_weight*>(staged);
-    int left = k;
 #pragma unroll 1
-    for (; left >= SLICE; left -= SLICE, x += SLICE) slice(c, sums, SLICE, x, k, tokens);
-    if (left > 0) slice(c, sums, left, x, k, tokens);
+    for (int left = walk.k; left >= SLICE; left -= SLICE, x += SLICE) {
+      const char* w = c.take(walk.bytes);
+      multiply(sums, walk, w, x, tokens - 1);
+      c.give_back(walk.bytes);
+    }
+    if (walk.tail == 0) return;
+    const char* w = c.take(walk.bytes);
+    multiply_tail(sums, walk, w, x, tokens - 1);
+    c.give_back(walk.bytes);
   }
   // To the warp's partials: [ROWS][TOKENS].
   MK_DEVICE static void leave(const float (&sums)[2][4], float* partials) {
@@ -134,66 +161,61 @@ struct MkProduct {
       *reinterpret_cast<mk_float2*>(partials + (row + i * 8) * TOKENS + token) = y;
     }
   }
-  MK_DEVICE static void slice(MkCompute& c, float (&sums)[2][4], int width, const mk_weight* x,
-                              int k, int tokens) {
-    const int bytes = chunk_bytes(k);
-    const char* w = c.take(bytes);
-    const Share s(width, mk_warp());
-    multiply(sums, w, bytes / 2, x, k + PAD, tokens - 1, s.first, s.end);
-    c.give_back(bytes);
-  }
 
-  // Where a lane finds 16 weight rows' 16 k of a step, as mk_load_matrix4 wants them.
-  struct Weights {
-    const char* at;  // the lane's row
-    int turn;        // of its vector's place, by row
-    MK_DEVICE Weights(const char* chunk, int half)
-        : at(chunk + mk_lane() / 8 % 2 * half + mk_lane() % 8 * 128),
-          turn((mk_lane() % 8 ^ mk_lane() / 16) * 16) {}
-    MK_DEVICE const char* step(int i) const { return at + i / 4 * 1024 + (i % 4 * 32 ^ turn); }
-  };
-  MK_DEVICE static void multiply(float (&sums)[2][4], const char* chunk, int half, const mk_bf16* x,
-                                 int x_pitch, int last, int first, int end) {
-    const int lane = mk_lane();
-    Weights w(chunk, half);
-    const mk_bf16* x_at = x + least(lane % 8, last) * x_pitch + lane / 8 * 8 + first * 16;
-    if (end - first == FULL) {  // a whole slice: nothing to ask on the way
-      w.at += first / 4 * 1024;
-      multiply_pairs<FULL / 2, 0>(sums, w, x_at);
-      return;
-    }
-    if (end - first == FULL - 2) {  // three quarters of one
-      w.at += first / 4 * 1024;
+  // A whole slice's share: nothing to ask on the way.
+  MK_DEVICE static void multiply(float (&sums)[2][4], const Walk& walk, const char* chunk,
+                                 const mk_bf16* x, int last) {
+    const int first = mk_warp() * FULL;
+    multiply_pairs<FULL / 2, 0>(sums, walk, chunk + first / 4 * 1024,
+                                x + row_of(walk, last) + first * 16);
+  }
+  MK_DEVICE static void multiply_tail(float (&sums)[2][4], const Walk& walk, const char* chunk,
+                                      const mk_bf16* x, int last) {
+    const int first = walk.last.first, end = walk.last.end;
+    x += row_of(walk, last) + first * 16;
+    if (end - first == FULL - 2) {  // three quarters of a slice
+      chunk += first / 4 * 1024;
       if (first % 4 == 0)
-        multiply_pairs<FULL / 2 - 1, 0>(sums, w, x_at);
+        multiply_pairs<FULL / 2 - 1, 0>(sums, walk, chunk, x);
       else
-        multiply_pairs<FULL / 2 - 1, 2>(sums, w, x_at);
+        multiply_pairs<FULL / 2 - 1, 2>(sums, walk, chunk, x);
       return;
     }
+    const Weights w(chunk, walk.bytes / 2);
     uint32_t b[4], a[4];  // b: two steps' halves of 8 k
     int step = first;
 #pragma unroll 1
-    for (; step + 1 < end; step += 2, x_at += 32) {
-      mk_load_matrix4(b, x_at);
+    for (; step + 1 < end; step += 2, x += 32) {
+      mk_load_matrix4(b, x);
       mk_load_matrix4(a, w.step(step));
       mk_mma(sums[0], a, b[0], b[1]);
       mk_load_matrix4(a, w.step(step + 1));
       mk_mma(sums[1], a, b[2], b[3]);
     }
     if (step >= end) return;
-    mk_load_matrix4(b, x_at - lane / 16 * 16);  // a last single step: half of it is not used
+    mk_load_matrix4(b, x - mk_lane() / 16 * 16);  // a last single step: half of it is not used
     mk_load_matrix4(a, w.step(step));
     mk_mma(sums[0], a, b[0], b[1]);
   }
+  // From the first staged row to the lane's vector of k, of rows up to the `last`.
+  MK_DEVICE static int row_of(const Walk& walk, int last) {
+    const int lane = mk_lane();
+    return (MK_ROWS > 1 ? least(lane % 8, last) * (walk.k + PAD) : 0) + lane / 8 * 8;
+  }
   static_assert(FULL % 4 == 0, "a share of a whole slice begins with a block of 128 bytes");
-  template <int PAIRS, int FIRST>  // of steps
-  MK_DEVICE static void multiply_pairs(float (&sums)[2][4], const Weights& w, const mk_bf16* x) {
+  template <int PAIRS, int FIRST>  // of steps, from step FIRST of a block of 4 on
+  MK_DEVICE static void multiply_pairs(float (&sums)[2][4], const Walk& walk, const char* chunk,
+                                       const mk_bf16* x) {
     uint32_t b[PAIRS][4], even[PAIRS][4], odd[PAIRS][4];
+    const char* at[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) at[i] = chunk + walk.at[i];
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
+      const int step = FIRST + 2 * i;
       mk_load_matrix4(b[i], x + i * 32);
-      mk_load_matrix4(even[i], w.step(FIRST + 2 * i));
-      mk_load_matrix4(odd[i], w.step(FIRST + 2 * i + 1));
+      mk_load_matrix4(even[i], at[step % 4] + step / 4 * 1024);
+      mk_load_matrix4(odd[i], at[step % 4 + 1] + step / 4 * 1024);
     }
 #pragma unroll
     for (int i = 0; i < PAIRS; i++) {
@@ -203,15 +225,24 @@ struct MkProduct {
   }
 
   // float32 weights: the same sums by fused multiply-adds in the order of k
-  MK_DEVICE static void multiply(float (&sums)[2][4], const char* chunk, int half, const float* x,
-                                 int x_pitch, int last, int first, int end) {
+  MK_DEVICE static void multiply(float (&sums)[2][4], const Walk& walk, const char* chunk,
+                                 const float* x, int last) {
+    const int first = mk_warp() * FULL;
+    multiply(sums, walk, chunk, x, last, first, first + FULL);
+  }
+  MK_DEVICE static void multiply_tail(float (&sums)[2][4], const Walk& walk, const char* chunk,
+                                      const float* x, int last) {
+    multiply(sums, walk, chunk, x, last, walk.last.first, walk.last.end);
+  }
+  MK_DEVICE static void multiply(float (&sums)[2][4], const Walk& walk, const char* chunk,
+                                 const float* x, int last, int first, int end) {
     const int row = mk_lane() / 4, token = mk_lane() % 4 * 2;
     for (int k = first * 16; k < end * 16; k++) {
       float(&sum)[4] = sums[(k / 16 - first) & 1];
       const char* w = chunk + mk_box_place(row, k / 4) + k % 4 * 4;
       for (int i = 0; i < 4; i++)
-        sum[i] = mk_fma(*reinterpret_cast<const float*>(w + i / 2 * half),
-                        x[least(token + i % 2, last) * x_pitch + k], sum[i]);
+        sum[i] = mk_fma(*reinterpret_cast<const float*>(w + i / 2 * (walk.bytes / 2)),
+                        x[least(token + i % 2, last) * (walk.k + PAD) + k], sum[i]);
     }
   }
 
@@ -464,8 +495,10 @@ MK_DEVICE inline void mk_compute_product(const MkBox& box, MkRole& role, MkCompu
     return;
   }
   const bool slots = plan.table >= 0;
+  const P::Walk walk(k);
   const MkEntry* const table = reinterpret_cast<const MkEntry*>(c.staged + plan.table);
   const MkEntry* entry = table + plan.slot;
+  const int step = plan.step, all = plan.slots;
   int slot = plan.slot, place = 0, tokens = plan.tokens;
   if (slots) place = entry->place, tokens = entry->tokens;
 #pragma unroll 1
@@ -480,13 +513,13 @@ MK_DEVICE inline void mk_compute_product(const MkBox& box, MkRole& role, MkCompu
     if (slots && mk_warp() == 0 && mk_lane() < MK_TAGS) tag = entry->tags[mk_lane()];
     if (part == parts) {
       part = 0;
-      slot += plan.step;
-      if (slot >= plan.slots) slot -= plan.slots;
+      slot += step;
+      if (slot >= all) slot -= all;
       entry = table + slot;
       if (slots) place = entry->place, tokens = entry->tokens;  // on their way beside the product
     }
     float sums[2][4] = {};
-    if (used) P::compute(c, sums, x, k, now > 1 ? now : 1);
+    if (used) P::compute(c, walk, sums, x, now > 1 ? now : 1);
     const uint32_t tile = role.tile, to = tile % MK_JOIN_SLOTS;
     role.guard.wait(role.shared.join_free + to, (tile / MK_JOIN_SLOTS & 1) ^ 1, MK_WAIT_FREE_JOIN,
                     to);

@@ -190,6 +190,8 @@ template <class Body>
 constexpr bool mk_has_parts = Body::parts == 2;
 template <class Body>
 constexpr bool mk_is_input_first = Body::input_first;
+template <class Body>
+constexpr bool mk_loads_ahead = Body::has_ahead;
 
 template <class Body, class Args>
 MK_DEVICE inline void mk_begin_record(const MkBox& box, MkLoad& load) {
@@ -219,6 +221,10 @@ MK_DEVICE inline MkInput mk_input_record(const MkBox& box, const MkStage& stage)
 template <class Body, class Args>
 MK_DEVICE inline void mk_compute_part(const MkBox& box, int part, MkCompute& compute) {
   Body::compute(mk_args<Args>(box), part, compute);
+}
+template <class Body, class Args>
+MK_DEVICE inline void mk_ahead_part(const MkBox& box, int part, MkStore& store) {
+  Body::ahead(mk_args<Args>(box), part, store);
 }
 template <class Body, class Args>
 MK_DEVICE inline void mk_store_part(const MkBox& box, int part, const MkStore& store) {

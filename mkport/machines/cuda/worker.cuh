@@ -95,7 +95,8 @@ MK_DEVICE inline int mk_awaited(int count) {
   return count < most ? count : most;
 }
 
-// Stages a record's input, or leaves what is not awaited to compute warps that have nothing to do.
+// Stages a record's input, or leaves the rest to compute warps as soon as they have nothing else to
+// do: once some of the words that are awaited have come, the others are there or soon will be.
 MK_DEVICE inline void mk_stage_input(MkRole& role, MkBox& box, int r, const MkStage& stage) {
   if (mk_normed(box)) return;
   const int count = box.input.rows * box.input.n, some = mk_awaited(count);
@@ -106,11 +107,11 @@ MK_DEVICE inline void mk_stage_input(MkRole& role, MkBox& box, int r, const MkSt
                                                role.guard);
     from = to;
     if (!MK_FLAGGED || to == count) break;
-    // what was awaited is there: now it is known who has time for the rest
-    if (stage.thread == 0) box.busy = !role.computed_before(r);
-    stage.sync();
-    if (box.busy) to = count;
+    const bool busy = stage.thread == 0 && !role.computed_before(r);
+    if (mk_barrier_any(MK_STAGE_BARRIER, MK_STAGERS, busy))
+      to = from + some < count ? from + some : count;
   }
+  if (MK_FLAGGED && stage.thread == 0) box.staged = from;
 }
 
 MK_DEVICE inline void mk_stager(const MkLaunch& launch) {
@@ -207,8 +208,9 @@ MK_DEVICE inline void mk_computer(const MkLaunch& launch) {
     }
     char* buffer = role.stage_buffer(box);
     const bool normed = mk_normed(box);
-    const int count = box.input.rows * box.input.n, some = normed ? 0 : mk_awaited(count);
-    if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED) && (!box.busy || normed) && some < count) {
+    const int count = box.input.rows * box.input.n;
+    const int some = normed ? 0 : MK_FLAGGED ? box.staged : box.busy ? count : 0;
+    if (!(box.words[MK_FLAGS] & MK_FLAG_STAGED) && some < count) {
       if (normed) {
         mk_gather_normed(box.input, buffer, role.guard);
         role.agree();
@@ -246,11 +248,17 @@ MK_DEVICE inline void mk_storer(const MkLaunch& launch) {
     MkRole role(launch, r);
     const MkBox& box = role.open(r);
     const MkParts parts = mk_parts(box);
-    const int groups = mk_groups(box);
+    const int groups = mk_groups(box), place = r % MK_BOXES;
+    const bool ahead = mk_among(MK_LOADS_AHEAD, box);
+    if (ahead) role.guard.wait(role.shared.staged + place, r / MK_BOXES & 1, MK_WAIT_STAGED, place);
     int i = 0, group = 0;
 #pragma unroll 1
     do {  // a record without tiles has one handover all the same
       const int slot = role.tile % MK_JOIN_SLOTS;
+      MkStore store = {role.shared.partials[slot][0], box.notes, role.shared.tags[slot], group,
+                       &role.guard, {}};
+      if (ahead && i < parts.count() && !mk_unused(box) && !role.guard.dead)
+        mk_dispatch_ahead(box, parts.at(i), store);
       role.guard.wait(role.shared.joined + slot, role.tile / MK_JOIN_SLOTS & 1, MK_WAIT_JOINED,
                       slot);
       role.guard.dead = mk_warp_any(role.guard.dead);  // the lanes stay together
@@ -258,8 +266,6 @@ MK_DEVICE inline void mk_storer(const MkLaunch& launch) {
         role.tell(MK_ROLE_STORE);
         return;
       }
-      const MkStore store = {role.shared.partials[slot][0], box.notes, role.shared.tags[slot], group,
-                             &role.guard};
       if (mk_unused(box)) i = parts.count();
       if (i < parts.count()) mk_dispatch_store(box, parts.at(i), store);
       mk_sync_warp();
@@ -279,7 +285,6 @@ MK_DEVICE inline void mk_storer(const MkLaunch& launch) {
                           box.words[MK_SIGNAL + 1]);
       role.stamp(r, 2);
       // the compute warps read the box until then; and somebody must look before they arrive again
-      const int place = r % MK_BOXES;
       role.guard.wait(role.shared.computed + place, r / MK_BOXES & 1, MK_WAIT_COMPUTED, place);
       mk_barrier_arrive(role.shared.box_empty + place);
     }
