@@ -8,11 +8,12 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 import mkport
 from mkport.engine.request import EngineLike
 from mkport.engine.server import page
-from mkport.engine.server.answer import Answer
+from mkport.engine.server.answer import DIRECT, Answer
 from mkport.engine.server.chat import ChatJob
 from mkport.engine.server.completions import CompletionJob
 from mkport.engine.server.errors import ApiError, invalid
@@ -28,6 +29,16 @@ from mkport.errors import UserError
 log = logging.getLogger("mkport.server")
 
 
+class _App(FastAPI):
+    """Hands the server's own `send` on: what writes the pieces of a stream needs no middleware, of
+    which FastAPI has one around all others."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope[DIRECT] = send
+        await super().__call__(scope, receive, send)
+
+
 def create_app(engine: EngineLike, settings: Settings | None = None) -> FastAPI:
     """The application that serves an engine; its `state.service` is what the routes share."""
     service = Service(engine, settings or Settings())
@@ -37,7 +48,7 @@ def create_app(engine: EngineLike, settings: Settings | None = None) -> FastAPI:
         yield
         service.close()
 
-    app = FastAPI(
+    app = _App(
         title="mkport",
         version=mkport.__version__,
         description="An OpenAI-compatible server.",

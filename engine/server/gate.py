@@ -9,7 +9,6 @@ import uuid
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mkport.engine.server.answer import DIRECT
 from mkport.engine.server.errors import ApiError
 from mkport.engine.server.page import FILES
 from mkport.engine.server.record import Record
@@ -35,7 +34,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         record = Record(uuid.uuid4().hex, scope["method"], scope["path"][:200])
-        scope["record"], scope[DIRECT] = record, send
+        scope["record"] = record
         stamp = (b"x-request-id", record.id.encode())
 
         async def answer(message: Message) -> None:
