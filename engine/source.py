@@ -101,9 +101,14 @@ def _converted(path: Path, dtype: str, progress: Progress | None) -> Path:
     key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{CONVERTER_VERSION}|{dtype}"
     name = f"{path.stem}-{dtype}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     out_dir = cache_dir("converted") / name
-    if not out_dir.exists():  # it appears whole, by one rename
+    if out_dir.exists():  # it appears whole, by one rename
+        return out_dir
+    try:
         convert_gguf(path, out_dir, dtype, progress)
-    return out_dir
+    except UserError:
+        if not out_dir.exists():
+            raise
+    return out_dir  # whoever made it
 
 
 def _fetched(name: str) -> Path:

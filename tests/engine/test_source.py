@@ -13,6 +13,7 @@ import tokenizers
 
 from mkport.cache import cache_dir
 from mkport.engine import source
+from mkport.engine.gguf_file import convert_gguf
 from mkport.engine.load import load
 from mkport.engine.source import resolve
 from mkport.errors import UserError
@@ -74,6 +75,18 @@ def test_converters_at_the_same_time_agree(write_gguf: Write, cache: Path) -> No
         folders = set(pool.map(source.resolve, [path] * 8))
     assert len(folders) == 1
     assert list((cache / "converted").iterdir()) == list(folders)
+
+
+def test_a_directory_that_another_has_made_since_the_look_is_taken(
+    write_gguf: Write, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(path: Path, out_dir: Path, *rest: Any) -> None:
+        convert_gguf(path, out_dir, *rest)  # the other's
+        convert_gguf(path, out_dir, *rest)
+
+    monkeypatch.setattr(source, "convert_gguf", late)
+    folder = source.resolve(str(write_gguf()))
+    assert list((cache / "converted").iterdir()) == [folder]
 
 
 def test_the_demo_is_found_without_importing_its_package(
