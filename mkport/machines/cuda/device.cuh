@@ -238,8 +238,8 @@ struct MkWatch {
   int32_t* abort;
   int64_t limit_ns;
 };
-// What waits do that are not over at once stands in one place each, called, so that the code around
-// them is short: what runs once a record is fetched by lines of 128 bytes each time.
+// What waits do that are not over at once is called, from one place each: the code around them is
+// short then, and has the registers.
 // When a wait that lasts `since` then, or from now if that is 0, began; -1 if it has lasted too long.
 MK_DEVICE __noinline__ int64_t mk_waited(int32_t* abort, int64_t limit_ns, int64_t since) {
   if (mk_load_coherent(abort) != 0) return -1;
