@@ -1,7 +1,7 @@
-// What a body sees. A body is a struct named as its op, derived from MkBody, with up to four
-// static functions, one a role; an absent one does nothing. It never waits on or signals a counter
-// and asks for no block index. A tile may be walked in `parts`, each handed over by itself: load,
-// compute and store are then given tile * parts + part.
+// What a body sees. A body is a struct named as its op, derived from MkBody, with some of these
+// static functions, each called by one role; an absent one does nothing. It never waits on or
+// signals a counter and asks for no block index. A tile may be walked in `parts`, each handed over
+// by itself: load, compute and store are then given tile * parts + part.
 //
 //   begin(a, run, ring)     once a record, before its loads (one warp)
 //   load(a, tile, ring)     streams the tile's immutable bytes through the ring (one warp)
