@@ -8,8 +8,10 @@ from mkport.machines.cpu.vector import (
     exp,
     get_i32,
     join_sums,
+    load_f32,
     mul,
     splat,
+    store_f32,
     sub,
     zeros,
 )
@@ -25,7 +27,7 @@ def moe_up(a, tile, arena):
     rows = min(8, a.n - n0)
     gate_at = (expert * (a.n + a.up_row) + n0) * a.k
     up_at = gate_at + a.up_row * a.k
-    ups = arena + 12288  # behind dot_rows' share for the gates
+    ups = arena + 4 * 16 * 8  # of a token's 16 sums the gates are the first 8, the ups the others
     first, end = get_i32(a.slots, 2 * slot + 1), get_i32(a.slots, 2 * slot + 3)
     p = first
     while p < end:
@@ -34,9 +36,11 @@ def moe_up(a, tile, arena):
         dot_rows(a.w_gate, gate_at, rows, a.x, at, end - first, a.k, p - first, arena)
         dot_rows(a.w_up, up_at, rows, a.x, at, end - first, a.k, p - first, ups)
         for t in range(group):
-            gate = join_sums(arena, t * 256)
-            silu = div(gate, add(splat(1.0), exp(sub(zeros(), gate))))
-            put_rows(a.act, (p + t) * a.n + n0, mul(silu, join_sums(ups, t * 256)), rows, arena)
+            both = join_sums(arena, t * 256)
+            silu = div(both, add(splat(1.0), exp(sub(zeros(), both))))
+            store_f32(arena, t * 256, both)
+            act = mul(silu, load_f32(arena, t * 256 + 8))
+            put_rows(a.act, (p + t) * a.n + n0, act, rows, arena)
         p += group
 
 
