@@ -132,13 +132,14 @@ def by_eights(call):
 def call_standalone_cuda(launch, a):
     """Launches the standalone CUDA kernel on a case's arrays."""
     tokens = int(a.count[0])
-    norm = (*norm_of(a), getattr(a, "norm_y", None))
-    args = (a.x, a.w, getattr(a, "residual", None), a.y, *norm, tokens, a.n, a.k)
+    rows, norm = (a.x, a.w, getattr(a, "residual", None), a.y), norm_of(a)
+    kept = getattr(a, "norm_y", None)
     if a.w.dtype == np.float32:
-        launch("gemm_f32", -(-a.n // 16), 128, 0, *args)
+        launch("gemm_f32", -(-a.n // 16), 128, 0, *rows, *norm, kept, tokens, a.n, a.k)
         return
     height = min(16, -(-a.n // launch.multiprocessors))
     blocks = min(-(-a.n // height), launch.multiprocessors)
     whole = standalone_bytes(a.k) <= launch.shared_bytes
-    name, held = ("gemm_bf16", a.k) if whole else ("gemm_long_bf16", HELD)
-    launch(name, blocks, 256, standalone_bytes(held), *args, height)
+    name, norm = ("gemm", ()) if norm[0] is None else ("gemm_normed", (*norm, kept))
+    name, held = (f"{name}_bf16", a.k) if whole else (f"{name}_long_bf16", HELD)
+    launch(name, blocks, 256, standalone_bytes(held), *rows, *norm, tokens, a.n, a.k, height)

@@ -350,15 +350,26 @@ __device__ inline void gemm_rows(const float* x, const bf16* w, const float* res
 // 256 threads; shared memory: XS bytes and x. `height` rows a tile: 16, or fewer to have a tile for
 // every multiprocessor.
 extern "C" __global__ void __launch_bounds__(256, 1)
-    gemm_bf16(const float* x, const bf16* w, const float* residual, float* y, const float* norm_w,
-              float norm_eps, float* norm_y, int tokens, int n, int k, int height) {
+    gemm_bf16(const float* x, const bf16* w, const float* residual, float* y, int tokens, int n,
+              int k, int height) {
+  gemm_rows<true>(x, w, residual, y, nullptr, 0.0f, nullptr, tokens, n, k, height);
+}
+extern "C" __global__ void __launch_bounds__(256, 1)
+    gemm_normed_bf16(const float* x, const bf16* w, const float* residual, float* y,
+                     const float* norm_w, float norm_eps, float* norm_y, int tokens, int n, int k,
+                     int height) {
   gemm_rows<true>(x, w, residual, y, norm_w, norm_eps, norm_y, tokens, n, k, height);
 }
 // The same for a k of any size; shared memory: XS bytes, and HELD columns of x.
 extern "C" __global__ void __launch_bounds__(256, 1)
-    gemm_long_bf16(const float* x, const bf16* w, const float* residual, float* y,
-                   const float* norm_w, float norm_eps, float* norm_y, int tokens, int n, int k,
-                   int height) {
+    gemm_long_bf16(const float* x, const bf16* w, const float* residual, float* y, int tokens, int n,
+                   int k, int height) {
+  gemm_rows<false>(x, w, residual, y, nullptr, 0.0f, nullptr, tokens, n, k, height);
+}
+extern "C" __global__ void __launch_bounds__(256, 1)
+    gemm_normed_long_bf16(const float* x, const bf16* w, const float* residual, float* y,
+                          const float* norm_w, float norm_eps, float* norm_y, int tokens, int n,
+                          int k, int height) {
   gemm_rows<false>(x, w, residual, y, norm_w, norm_eps, norm_y, tokens, n, k, height);
 }
 

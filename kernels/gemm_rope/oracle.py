@@ -73,11 +73,12 @@ def call_standalone_cuda(launch, a):
     names = ("x", "w", "rows", "rope", "page_table", "y", "pages")
     tensors = [getattr(a, name, None) for name in names]
     sizes = (a.heads, a.head_dim, a.k, a.page, a.pages_per_sequence, a.half_split)
-    args = (*tensors, *norm_of(a), int(a.count[0]), *sizes)
+    sizes, norm = (int(a.count[0]), *sizes), norm_of(a)
     pairs = a.heads * a.head_dim // 2
     if a.w.dtype == np.float32:
-        launch("gemm_rope_f32", pairs // 8, 64, 0, *args)
+        launch("gemm_rope_f32", pairs // 8, 64, 0, *tensors, *norm, *sizes)
         return
     height = next(h for h in (1, 2, 4, 8) if h == 8 or pairs // h <= launch.multiprocessors)
     blocks = min(pairs // height, launch.multiprocessors)
-    launch("gemm_rope_bf16", blocks, 256, standalone_bytes(a.k), *args)
+    name, norm = ("gemm_rope_bf16", ()) if norm[0] is None else ("gemm_rope_normed_bf16", norm)
+    launch(name, blocks, 256, standalone_bytes(a.k), *tensors, *norm, *sizes)

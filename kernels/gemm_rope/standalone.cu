@@ -331,16 +331,12 @@ struct Head {
   }
 };
 
-// 256 threads; shared memory: XS bytes and x. As few pairs a tile, 1, 2, 4 or 8, as the grid allows.
-extern "C" __global__ void __launch_bounds__(256, 1)
-    gemm_rope_bf16(const float* x, const bf16* w, const int* rows, const float* rope,
-                   const int* page_table, float* y, void* pages, const float* norm_w,
-                   float norm_eps, int tokens, int heads, int head_dim, int k, int page,
-                   int pages_per_sequence, int half_split) {
+// As few pairs a tile, 1, 2, 4 or 8, as the grid allows.
+__device__ inline void gemm_rope_rows(const float* x, const bf16* w, const Head& h,
+                                      const float* norm_w, float norm_eps, int tokens, int k) {
   extern __shared__ __align__(128) char shared[];
   bf16* xs = reinterpret_cast<bf16*>(shared + XS);
-  const Head h = {rows,  rope,     page_table, y, pages, heads, head_dim, page,
-                  pages_per_sequence, half_split};
+  const int heads = h.heads, head_dim = h.head_dim;
   int height = 1;
   while (height < 8 && heads * head_dim / 2 / height > gridDim.x) height *= 2;
   const int groups = head_dim / 2 / height, tiles = heads * groups, start = part(tiles, 0);
@@ -371,6 +367,27 @@ extern "C" __global__ void __launch_bounds__(256, 1)
           h.store<bf16>(token, head, pair, joined(partials, i, token),
                         joined(partials, HALF + i, token));
       });
+}
+
+// 256 threads; shared memory: XS bytes and x.
+extern "C" __global__ void __launch_bounds__(256, 1)
+    gemm_rope_bf16(const float* x, const bf16* w, const int* rows, const float* rope,
+                   const int* page_table, float* y, void* pages, int tokens, int heads, int head_dim,
+                   int k, int page, int pages_per_sequence, int half_split) {
+  gemm_rope_rows(x, w,
+                 {rows, rope, page_table, y, pages, heads, head_dim, page, pages_per_sequence,
+                  half_split},
+                 nullptr, 0.0f, tokens, k);
+}
+extern "C" __global__ void __launch_bounds__(256, 1)
+    gemm_rope_normed_bf16(const float* x, const bf16* w, const int* rows, const float* rope,
+                          const int* page_table, float* y, void* pages, const float* norm_w,
+                          float norm_eps, int tokens, int heads, int head_dim, int k, int page,
+                          int pages_per_sequence, int half_split) {
+  gemm_rope_rows(x, w,
+                 {rows, rope, page_table, y, pages, heads, head_dim, page, pages_per_sequence,
+                  half_split},
+                 norm_w, norm_eps, tokens, k);
 }
 
 // float32 weights and cache, for checks: a thread a pair, 64 threads a block.

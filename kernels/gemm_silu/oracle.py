@@ -48,10 +48,11 @@ def call_standalone(kernel, a):
 @by_eights
 def call_standalone_cuda(launch, a):
     """Launches the standalone CUDA kernel on a case's arrays."""
-    args = (a.x, a.w_gate, a.w_up, a.y, *norm_of(a), int(a.count[0]), a.n, a.k)
+    rows, sizes, norm = (a.x, a.w_gate, a.w_up, a.y), (int(a.count[0]), a.n, a.k), norm_of(a)
     if a.w_gate.dtype == np.float32:
-        launch("gemm_silu_f32", -(-a.n // 8), 64, 0, *args)
+        launch("gemm_silu_f32", -(-a.n // 8), 64, 0, *rows, *norm, *sizes)
         return
     height = min(8, -(-a.n // launch.multiprocessors))
     blocks = min(-(-a.n // height), launch.multiprocessors)
-    launch("gemm_silu_bf16", blocks, 256, standalone_bytes(a.k), *args, height)
+    name, norm = ("gemm_silu_bf16", ()) if norm[0] is None else ("gemm_silu_normed_bf16", norm)
+    launch(name, blocks, 256, standalone_bytes(a.k), *rows, *norm, *sizes, height)

@@ -296,10 +296,10 @@ __device__ inline float dot(const float* w, const float* x, int k, const float* 
   return sum;
 }
 
-// 256 threads; shared memory: XS bytes and x. A tile: `height` columns, up to 8, of gate and of up.
-extern "C" __global__ void __launch_bounds__(256, 1)
-    gemm_silu_bf16(const float* x, const bf16* w_gate, const bf16* w_up, float* y,
-                   const float* norm_w, float norm_eps, int tokens, int n, int k, int height) {
+// A tile: `height` columns, up to 8, of gate and of up.
+__device__ inline void gemm_silu_rows(const float* x, const bf16* w_gate, const bf16* w_up, float* y,
+                                      const float* norm_w, float norm_eps, int tokens, int n, int k,
+                                      int height) {
   extern __shared__ __align__(128) char shared[];
   bf16* xs = reinterpret_cast<bf16*>(shared + XS);
   const int tiles = (n + height - 1) / height, first = part(tiles, 0);
@@ -327,6 +327,18 @@ extern "C" __global__ void __launch_bounds__(256, 1)
           y[(long long)token * n + column] =
               gated(joined(partials, i, token), joined(partials, HALF + i, token));
       });
+}
+
+// 256 threads; shared memory: XS bytes and x.
+extern "C" __global__ void __launch_bounds__(256, 1)
+    gemm_silu_bf16(const float* x, const bf16* w_gate, const bf16* w_up, float* y, int tokens, int n,
+                   int k, int height) {
+  gemm_silu_rows(x, w_gate, w_up, y, nullptr, 0.0f, tokens, n, k, height);
+}
+extern "C" __global__ void __launch_bounds__(256, 1)
+    gemm_silu_normed_bf16(const float* x, const bf16* w_gate, const bf16* w_up, float* y,
+                          const float* norm_w, float norm_eps, int tokens, int n, int k, int height) {
+  gemm_silu_rows(x, w_gate, w_up, y, norm_w, norm_eps, tokens, n, k, height);
 }
 
 // float32 weights, for checks: a thread an output, 64 threads a block.
