@@ -17,6 +17,7 @@ MOST_TOKENS = 4 * TOKENS  # of a block
 GROUP = 3  # that a CPU multiplies together
 NORMED = 4096  # columns of a row that a GPU's worker can norm
 SUMS = 64  # bytes that it joins a norm's sums in
+CACHED = 0.5  # of the time that a GPU takes for a tile's weights: most blocks find them in a cache
 DOT_ARENA = 4 * 16 * (4 * TILE_ROWS + 8 * 4 * 4)  # dot_rows: lanes (of 3 tokens), chains of 8 rows
 
 
@@ -69,6 +70,11 @@ def block_lots(tiles_of_a_block):
         return [(block * each, 1, each) for block in range(blocks(a))]
 
     return lots
+
+
+def block_streams(a):
+    """Bytes of a tile's weights, counted as what takes as long; 0 if all tokens are one block."""
+    return int(CACHED * TILE_ROWS * a.k * DTYPE_BYTES[a.w.dtype]) if a.block else 0
 
 
 def block_tokens(a, block):
@@ -168,6 +174,7 @@ OP = Op(
     rows=side_by_side,
     handovers=handovers,
     lots=block_lots(columns),
+    streams=block_streams,
     stages="x",
     awaits=("x", "residual"),
     order=(

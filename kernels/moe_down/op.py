@@ -7,7 +7,7 @@ import numpy as np
 from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, tensor, write
 from mkport.declare.valid import grouped, multiple_of, shape_is
 from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
-from mkport.kernels.moe_group.op import LOT_BYTES, SLOT_BYTES, slot_lots
+from mkport.kernels.moe_group.op import SLOT_BYTES, lot_bytes, slot_lots
 
 TILE_ROWS = 16  # weight rows, that is output columns, of a tile
 
@@ -24,7 +24,7 @@ def tiles(a):
 
 def together(a):
     """Tiles of a lot, where a slot's pairs are limited."""
-    return LOT_BYTES // (TILE_ROWS * a.k * DTYPE_BYTES[a.w.dtype])
+    return lot_bytes(a) // (TILE_ROWS * a.k * DTYPE_BYTES[a.w.dtype])
 
 
 def access(a, tile):
@@ -90,6 +90,7 @@ OP = Op(
     shared=staged,
     rows=lambda a: a.most,
     lots=slot_lots(columns, together),
+    streams=lambda a: TILE_ROWS * a.k * DTYPE_BYTES[a.w.dtype] if a.most else 0,
     addresses="slots",
     awaits=("slots", "pairs", "act"),
     order="the product as in gemm",

@@ -13,6 +13,8 @@ from mkport.declare import Op, immutable, integer, read, tensor, write
 from mkport.declare.valid import counted, multiple_of, same, sets, shape_is, within
 
 LOT_BYTES = 3 << 17  # of weights that a record of an expert op reads, if a lot is one slot's
+MANY = 256  # pairs, above which it reads twice as many
+PAIR_BYTES = 640  # of weights that a GPU reads in the time that a pair takes
 SLOT_BYTES = 40  # of a slot's entry in the expert ops' stage buffers: place, tokens, 8 tags
 
 
@@ -28,6 +30,11 @@ def slots_of(experts, tokens, k, most):
 def needed_slots(a):
     """Slots that a step of this size can need."""
     return slots_of(a.experts, a.ids.shape[0], a.k, a.most)
+
+
+def lot_bytes(a):
+    """Bytes of a lot: the more slots are used, the larger a share of them all workers get."""
+    return 2 * LOT_BYTES if a.pairs.shape[0] > MANY else LOT_BYTES
 
 
 def slot_lots(columns, together):
@@ -113,6 +120,7 @@ OP = Op(
     valid=valid,
     arena=lambda a: 4 * (a.experts + 1),
     shared=shared,
+    streams=lambda a: PAIR_BYTES * a.pairs.shape[0] if a.most else 0,
     order="exact: experts ascending, tokens ascending within an expert",
     folder=Path(__file__).parent,
 )

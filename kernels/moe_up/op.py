@@ -12,7 +12,7 @@ import numpy as np
 from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, tensor, write
 from mkport.declare.valid import counted, grouped, multiple_of, shape_is, within
 from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
-from mkport.kernels.moe_group.op import LOT_BYTES, SLOT_BYTES, slot_lots
+from mkport.kernels.moe_group.op import SLOT_BYTES, lot_bytes, slot_lots
 
 TILE_ROWS = 8  # weight rows of gate and of up in a tile
 
@@ -29,7 +29,7 @@ def tiles(a):
 
 def together(a):
     """Tiles of a lot, where a slot's pairs are limited."""
-    return LOT_BYTES // (2 * TILE_ROWS * a.k * DTYPE_BYTES[a.w_gate.dtype])
+    return lot_bytes(a) // (2 * TILE_ROWS * a.k * DTYPE_BYTES[a.w_gate.dtype])
 
 
 def staged(a, rows):

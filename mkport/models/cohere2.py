@@ -256,11 +256,14 @@ def build(config: CohereConfig, shape: StepShape) -> Graph:
         if mixture is not None:
             experts.up(step, layer, h, f"{block}.mlp", mixture)
         a = step.join_splits(layer, heads)
-        if mixture is not None:
-            experts.down(step, layer, f"{block}.mlp", mixture)
         o_proj = (f"{label} / o_proj", a, f"{block}.self_attn.o_proj.weight", config.q_width)
         if mixture is not None:
-            more = step.hidden_product(*o_proj)
+            if shape.slot_pairs:  # some workers have it, beside the others' experts
+                more = step.hidden_product(*o_proj)
+                experts.down(step, layer, f"{block}.mlp", mixture)
+            else:
+                experts.down(step, layer, f"{block}.mlp", mixture)
+                more = step.hidden_product(*o_proj)
             last = bool(config.shared) or layer + 1 == config.layers
             left = experts.combine(step, layer, mixture, None if last else norm, more)
             if config.shared:

@@ -5,6 +5,7 @@ task can always run: no deal can deadlock. The verifier checks that premise on t
 """
 
 from collections.abc import Iterable, Iterator
+from heapq import heapify, heapreplace
 from typing import Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from mkport.plan.graph import Graph, Node
 from mkport.plan.schedule import Schedule
 
 MAX_WORKERS = 1024  # more than the multiprocessors of any GPU or the cores of any socket
+ONE_IN = 2  # pairs of workers has some of what runs beside others' reads of memory
 
 Share = Literal["blocks", "strided"]
 
@@ -38,7 +40,9 @@ def deal(graph: Graph, workers: int, share: Share = "blocks") -> Schedule:
     "strided" every n-th tile (a GPU's workers stream neighbouring rows at the same time).
     A node's lots (see `Op.lots`) that are fewer than the workers have workers of their own, else
     whole lots are dealt in turn. Of "strided" tiles that may run beside those of the node before
-    them, workers that had more bytes there (see `Op.streams`) get fewer.
+    them, workers that had more bytes there (see `Op.streams`) get fewer; and where these are lots
+    of which all workers get some, few lots before them go to a part of the workers alone: what they
+    read again and again comes from a cache, while memory is left to the others.
     Each node has one counter; a record adds its number of tiles, and a wait's target is the
     node's number of tiles. Raises UserError for a worker count outside 1 to MAX_WORKERS.
     """
@@ -56,11 +60,9 @@ def deal(graph: Graph, workers: int, share: Share = "blocks") -> Schedule:
         template[RECORD["node"].first] = number
         _set(template, "waits", _waits(planned, number, counter))
         _set(template, "args", node.op.encode(node.args, ids))
-        shares = list(_runs(node, workers, share, cursor))
+        shares = list(_shares(planned, number, workers, share, cursor, uneven))
         streamed = node.op.streams(node.bound) if share == "strided" else 0
         if streamed and node.tiles:
-            if uneven and not _lots(node)[1:] and not _waits_for(planned, number, uneven[0]):
-                shares = list(_evened(node, streamed, uneven[1], cursor))
             most = 1 if node.op.seldom(node.bound) else node.tiles
             uneven = number, _dealt(shares, workers, most) * streamed
         for worker, runs in shares:
@@ -119,11 +121,41 @@ def _dealt(shares: Iterable[tuple[int, np.ndarray]], workers: int, most: int) ->
     return np.minimum(dealt, most)
 
 
-def _evened(
-    node: Node, streamed: int, before: np.ndarray, cursor: int
+def _shares(
+    planned: Planned,
+    number: int,
+    workers: int,
+    share: Share,
+    cursor: int,
+    uneven: tuple[int, np.ndarray] | None,
 ) -> Iterator[tuple[int, np.ndarray]]:
+    """Workers that get a share of a node and their runs, as `_runs`; `uneven` is an earlier node
+    and the bytes [workers] that each worker has of it."""
+    node = planned.graph.nodes[number]
+    lots = len(_lots(node))
+    if share == "blocks" or not node.tiles or not node.op.streams(node.bound):
+        return _runs(node, workers, share, cursor)
+    if 1 < lots < workers:
+        return _runs(node, workers, share, cursor, ONE_IN if _beside(planned, number, lots) else 1)
+    if uneven is None or _waits_for(planned, number, uneven[0]):
+        return _runs(node, workers, share, cursor)
+    return _evened(node, uneven[1], cursor)
+
+
+def _beside(planned: Planned, number: int, lots: int) -> bool:
+    """Whether a node of so many lots may run beside the next one, which has more."""
+    after = planned.graph.nodes[number + 1 : number + 2]
+    streams = [node.op.streams(node.bound) and len(_lots(node)) > lots for node in after]
+    return any(streams) and not _waits_for(planned, number + 1, number)
+
+
+def _evened(node: Node, before: np.ndarray, cursor: int) -> Iterator[tuple[int, np.ndarray]]:
     """As `_runs`, strided: workers that had as many bytes `before` [workers] share alike, and all
     are to end with as many."""
+    streamed, lots = node.op.streams(node.bound), _lots(node)
+    if lots[1:]:
+        yield from _evened_lots(lots, streamed, before, cursor)
+        return
     goal = (before.sum() + node.tiles * streamed) / len(before)
     levels, members = np.unique(before, return_counts=True)
     wanted = np.maximum(goal - levels, 0) * members
@@ -135,17 +167,40 @@ def _evened(
                 yield int(workers[(cursor + place) % len(workers)]), np.array([run])
 
 
-def _runs(node: Node, workers: int, share: Share, cursor: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Workers that get a share and their runs, int64 [runs, 3]; one empty run for no tiles."""
+def _evened_lots(
+    lots: list[Run], streamed: int, before: np.ndarray, cursor: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Each lot to the worker that has the fewest bytes by then."""
+    workers = len(before)
+    turns = ((cursor + place) % workers for place in range(workers))
+    heap = [(int(before[worker]), place, worker) for place, worker in enumerate(turns)]
+    heapify(heap)
+    dealt: list[list[Run]] = [[] for _ in range(workers)]
+    for lot in lots:
+        least, place, worker = heap[0]
+        dealt[worker].append(lot)
+        heapreplace(heap, (least + lot[2] * streamed, place, worker))
+    for worker, runs in enumerate(dealt):
+        if runs:
+            yield worker, np.array(runs, np.int64)
+
+
+def _runs(
+    node: Node, workers: int, share: Share, cursor: int, one_in: int = 1
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Workers that get a share and their runs, int64 [runs, 3]; one empty run for no tiles. Few
+    lots go to one pair of workers `one_in`."""
     lots = _lots(node)
     if len(lots) < workers:
         edges = [workers * p // len(lots) for p in range(len(lots) + 1)]
         for lot, begin, end in zip(lots, edges, edges[1:], strict=False):
-            few = end - begin
+            mine = [worker for worker in range(begin, end) if worker // 2 % one_in == 0]
+            mine = mine or [begin]
+            few = len(mine)
             if len(lots) > 1 and lot[2]:  # as few as have no more tiles than if all had some
                 few = -(-lot[2] // -(-lot[2] // few))
             for place, run in enumerate(_split(lot, few, share)):
-                yield begin + (cursor + place) % (end - begin), np.array([run])
+                yield mine[(cursor + place) % len(mine)], np.array([run])
     else:
         runs = np.array(lots, np.int64)
         for place in range(workers):

@@ -5,6 +5,7 @@ import pytest
 
 from mkport.declare import RECORD
 from mkport.kernels.attention.op import PACE
+from mkport.kernels.gemm.op import CACHED
 from mkport.models import family_of, parse_config
 from mkport.models.sizes import config_of
 from mkport.models.step import StepShape
@@ -14,12 +15,15 @@ from mkport.verify import verify
 NODE, COUNT = RECORD["node"].first, RECORD["run"].first + 2
 
 
-def full(family: str, rows: int, layers: int) -> Graph:
+STAGE = 65792  # bytes of a product's inputs
+
+
+def full(family: str, rows: int, layers: int, stage: int = 0) -> Graph:
     """A step of the first layers of a model of full size, 8192 positions."""
     config = config_of(family, "full") | {"num_hidden_layers": layers}
     if "layer_types" in config:
         config["layer_types"] = config["layer_types"][:layers]
-    shape = StepShape(rows=rows, context=8192, sequences=rows, logits=rows)
+    shape = StepShape(rows=rows, context=8192, sequences=rows, logits=rows, stage=stage)
     return family_of(config).build(parse_config(config), shape)
 
 
@@ -66,3 +70,34 @@ def test_what_waits_for_attention_is_dealt_evenly() -> None:
 def test_a_cpus_neighbouring_tiles_stay_together() -> None:
     graph = full("cohere2_moe", 1, 3)
     assert np.ptp(dealt(deal(graph, 7, "blocks"), "layer 2 / experts_up")) <= 1
+
+
+@pytest.mark.parametrize("rows", [16, 64])
+def test_of_a_wide_step_half_of_the_workers_have_the_product_that_runs_beside_the_experts(
+    rows: int,
+) -> None:
+    """It reads its weights from a cache; the others leave memory no time to rest meanwhile."""
+    schedule = deal(full("cohere2_moe", rows, 2, STAGE), 132, "strided")
+    verify(schedule)
+    product = dealt(schedule, "layer 1 / o_proj")
+    experts = dealt(schedule, "layer 1 / experts_down")
+    down = next(n for n in schedule.graph.nodes if n.label == "layer 1 / experts_down")
+    assert product.sum() == rows // 8 * 128 and experts.sum() == down.tiles
+    assert 56 <= np.count_nonzero(product) <= 70
+    assert down.op.lots is not None
+    lot = down.op.lots(down.bound)[0][2] * 16 * 768 * 2  # bytes
+    spread = np.ptp(product * int(CACHED * 16 * 4096 * 2) + experts * 16 * 768 * 2)
+    assert spread <= 2 * lot
+    # lots of nothing are dealt too, at the end: of those that are used the others have more
+    assert experts[product > 0].mean() < experts[product == 0].mean()
+
+
+def test_where_nothing_runs_beside_it_all_workers_have_some_of_a_product() -> None:
+    schedule = deal(full("qwen3_moe", 64, 2, STAGE), 132, "strided")
+    assert np.count_nonzero(dealt(schedule, "layer 1 / o_proj")) == 128
+
+
+def test_who_groups_a_step_s_pairs_has_less_of_attention() -> None:
+    schedule = deal(full("cohere2_moe", 64, 5, STAGE), 132, "strided")
+    group, attention = (dealt(schedule, f"layer 4 / {name}") for name in ("group", "attention"))
+    assert attention[group == 1].tolist() == [30] and attention[group == 0].min() == 31
