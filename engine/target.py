@@ -2,7 +2,7 @@
 lie. What is done with them is the same everywhere; the GPU's target stands in `cuda_target`."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,7 +66,11 @@ class Arrays(Protocol):
 
     @property
     def tables(self) -> Mapping[str, np.ndarray]:
-        """Likewise, the page tables."""
+        """The page tables, int32 [rows, pages] each, to be read; `turn` writes them."""
+        ...
+
+    def turn(self, table: str, row: int, first: int, pages: Sequence[int]) -> None:
+        """Enters `pages` [n] in a row of a page table, from its place `first` on."""
         ...
 
     def push(self) -> None:
@@ -146,7 +150,7 @@ class HostArrays:
         self.tensors = {name: self._array(model, spec, context) for name, spec in specs.items()}
         self.inputs = self.tensors
         names = (FULL_TABLE, WINDOW_TABLE)
-        self.tables = {name: self.tensors[name] for name in names if name in specs}
+        self.tables = {name: to_read(self.tensors[name]) for name in names if name in specs}
         self._ahead, self._rivals = ahead, rivals_of(self.tensors)
         self._results: dict[tuple[Machine, int], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         self._latest = np.zeros(max(map(len, self.tables.values()), default=1), np.int32)
@@ -157,6 +161,10 @@ class HostArrays:
             return allocate(spec.dtype, with_spare(spec))
         table = fixed_table(model, spec, context)
         return as_stored(model.weights[spec.name], spec) if table is None else table
+
+    def turn(self, table: str, row: int, first: int, pages: Sequence[int]) -> None:
+        """See `Arrays`: `pages` [n]."""
+        self.tensors[table][row, first : first + len(pages)] = pages
 
     def push(self) -> None:
         """They are there."""
@@ -215,6 +223,13 @@ def _check_memory(specs: Mapping[str, TensorSpec]) -> None:
             f"{memory / 1e9:.1f} GB of memory: lower kv_memory (--kv-memory), the batch or the "
             "context."
         )
+
+
+def to_read(array: np.ndarray) -> np.ndarray:
+    """The same array, of the same shape, which cannot be written under this name."""
+    seen = array.view()
+    seen.flags.writeable = False
+    return seen
 
 
 def with_spare(spec: TensorSpec) -> tuple[int, ...]:
