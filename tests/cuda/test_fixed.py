@@ -10,7 +10,7 @@ from mkport.compose.cuda import compose_cuda
 from mkport.compose.fixed import check_fixed, fixed_arguments
 from mkport.kernels.gemm.op import OP as GEMM
 from mkport.kernels.rmsnorm.op import OP as RMSNORM
-from mkport.machines.cuda.layout import check_ops
+from mkport.machines.cuda.records import check_ops
 from mkport.machines.host.machine import HostMachine
 from mkport.plan import Graph, deal
 from mkport.testing import tiny

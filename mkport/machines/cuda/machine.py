@@ -11,9 +11,17 @@ from mkport.declare import TensorSpec
 from mkport.errors import UserError
 from mkport.machines.cpu import memory
 from mkport.machines.cpu.machine import Stuck
-from mkport.machines.cuda import layout
+from mkport.machines.cuda.abort import error_block, frontier
 from mkport.machines.cuda.gpu import fill_words, gpu, load
+from mkport.machines.cuda.layout import shared_of
 from mkport.machines.cuda.maps import tensor_maps
+from mkport.machines.cuda.records import (
+    UNWRITTEN,
+    check_ops,
+    counters_after,
+    flagged_names,
+    flatten,
+)
 from mkport.plan import Schedule
 
 FLAGGED_ALIGN = 256  # bytes, of a flagged tensor
@@ -40,22 +48,22 @@ class CudaMachine:
         here = gpu()  # before CuPy is imported: it says what is missing
         import cupy
 
-        layout.check_ops(program, schedule)
+        check_ops(program, schedule)
         self.schedule = schedule
-        self.shared = layout.shared_of(program, schedule, here.shared_bytes)
+        self.shared = shared_of(program, schedule, here.shared_bytes)
         self.kernel = load(program.source, "megakernel", cooperative=True)
         self.kernel.max_dynamic_shared_size_bytes = self.shared.nbytes
         self._check_residency()
         self._flagged, flagged = _flagged(schedule)
         self.tensors = place(schedule.graph.tensors, {**tensors, **flagged})
         self.times: list[np.ndarray] = []  # of the last traced step: int64 [records, 3] a worker
-        records, self._firsts = layout.flatten(program, schedule, self.shared)
+        records, self._firsts = flatten(program, schedule, self.shared)
         self._trace = cupy.zeros((len(records), 3), np.int64)
         self._records, self._first = cupy.asarray(records), cupy.asarray(self._firsts)
         self._table = cupy.asarray([a.data.ptr for a in self.tensors.values()], np.int64)
         self._maps = tensor_maps(schedule, self.tensors)
-        self._counters = cupy.asarray(layout.counters_after(schedule, first_step))
-        self._errors = cupy.zeros(layout.error_block(schedule), np.int32)
+        self._counters = cupy.asarray(counters_after(schedule, first_step))
+        self._errors = cupy.zeros(error_block(schedule), np.int32)
         self._limit_ns = int(limit_s * 1e9)
         self._step = first_step
 
@@ -69,7 +77,7 @@ class CudaMachine:
     def launch(self, trace: bool = False) -> None:
         """Queues one step on the current stream; `check` must follow, after one or more."""
         if self._flagged.size:
-            fill_words(self._flagged, layout.UNWRITTEN)
+            fill_words(self._flagged, UNWRITTEN)
         self.kernel(
             (self.schedule.workers,),
             (THREADS,),
@@ -90,7 +98,7 @@ class CudaMachine:
         """
         if int(self._errors[0, 0].get()) == 0:
             return
-        message = layout.frontier(self.schedule, self._errors.get())
+        message = frontier(self.schedule, self._errors.get())
         self._errors[...] = 0
         self._counters[...] = 0
         self._step = 0
@@ -128,7 +136,7 @@ def _flagged(schedule: Schedule) -> tuple[Any, dict[str, Any]]:
     """The memory of all flagged tensors, CuPy uint8 [bytes], and their arrays in it."""
     import cupy
 
-    specs = [schedule.graph.tensors[name] for name in layout.flagged(schedule)]
+    specs = [schedule.graph.tensors[name] for name in flagged_names(schedule)]
     ends = np.cumsum([0, *(-(-spec.nbytes // FLAGGED_ALIGN) * FLAGGED_ALIGN for spec in specs)])
     block = cupy.empty(int(ends[-1]), np.uint8)
     arrays = {

@@ -10,7 +10,16 @@ from mkport.compose.cuda import CudaProgram
 from mkport.compose.cuda_constants import CONSTANTS
 from mkport.machines.cpu.machine import Stuck
 from mkport.machines.cpu.memory import place, poison
-from mkport.machines.cuda import layout
+from mkport.machines.cuda.abort import error_block, frontier
+from mkport.machines.cuda.layout import shared_of
+from mkport.machines.cuda.maps import matrices
+from mkport.machines.cuda.records import (
+    UNWRITTEN,
+    check_ops,
+    counters_after,
+    flagged_names,
+    flatten,
+)
 from mkport.machines.host.build import build, launch
 from mkport.plan import Schedule
 
@@ -37,20 +46,20 @@ class HostMachine:
         shared_bytes: int = SHARED_BYTES,
         sanitize: str = "",
     ) -> None:
-        layout.check_ops(program, schedule)
+        check_ops(program, schedule)
         self.schedule = schedule
-        self.shared = layout.shared_of(program, schedule, shared_bytes)
+        self.shared = shared_of(program, schedule, shared_bytes)
         self.library = self._built(program.source, sanitize)
         self.tensors = place(schedule.graph.tensors, tensors)
         self.times: list[np.ndarray] = []  # of the last traced step: int64 [records, 3] a worker
         self.seed = seed
         self._table = np.array([array.ctypes.data for array in self.tensors.values()], np.int64)
         self._maps = maps_of(self.tensors, schedule)
-        self._records, self._firsts = layout.flatten(program, schedule, self.shared)
-        self._counters = layout.counters_after(schedule, first_step)
-        self._errors = np.zeros(layout.error_block(schedule), np.int32)
+        self._records, self._firsts = flatten(program, schedule, self.shared)
+        self._counters = counters_after(schedule, first_step)
+        self._errors = np.zeros(error_block(schedule), np.int32)
         self._step = first_step
-        self._flagged = [self.tensors[name] for name in layout.flagged(schedule)]
+        self._flagged = [self.tensors[name] for name in flagged_names(schedule)]
 
     def _built(self, source: str, sanitize: str) -> Any:
         return build(source, ["megakernel"], sanitize)
@@ -62,11 +71,11 @@ class HostMachine:
         for slips that a GPU would not survive.
         """
         for array in self._flagged:
-            array.view(np.int32)[...] = layout.UNWRITTEN
+            array.view(np.int32)[...] = UNWRITTEN
         times = np.zeros((len(self._records) if trace else 0, 3), np.int64)
         waiting = self._launched(times)
         if waiting:
-            message = layout.frontier(self.schedule, self._errors)
+            message = frontier(self.schedule, self._errors)
             self._errors[:] = 0
             self._counters[:] = 0
             self._step = 0
@@ -108,7 +117,7 @@ class HostMachine:
 def maps_of(tensors: Mapping[str, np.ndarray], schedule: Schedule) -> np.ndarray:
     """What the host build's copies are told of each tensor: int64 [tensors, MAP_BYTES / 8]."""
     maps = np.zeros((len(tensors), CONSTANTS["MAP_BYTES"] // 8), np.int64)
-    known = layout.matrices(schedule)
+    known = matrices(schedule)
     for number, name in enumerate(schedule.graph.tensors):
         if name in known:
             matrix = known[name]
