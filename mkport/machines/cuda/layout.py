@@ -103,7 +103,7 @@ def _aligned(nbytes: int) -> int:
 
 
 def stage_needs(program: CudaProgram, schedule: Schedule) -> list[int]:
-    """Bytes of a stage buffer of each node."""
+    """Bytes of a stage buffer of each node, [nodes]."""
     nodes = schedule.graph.nodes
     return [_aligned(node.op.shared(node.bound, program.rows)) for node in nodes]
 
@@ -124,8 +124,8 @@ def staged_together(needs: list[int], schedule: Schedule) -> list[int]:
 
 
 def lots_of(records: np.ndarray, schedule: Schedule) -> list[int]:
-    """Which of its node's lots each record has tiles of, where several nodes may stage the same:
-    the block of tokens."""
+    """Which of its node's lots each of a worker's `records` [records, RECORD_WORDS] has tiles of,
+    [records], where several nodes may stage the same: the block of tokens."""
     sizes = []
     for node in schedule.graph.nodes:
         lots = node.op.lots(node.bound) if node.op.lots and node.op.stages else ()
