@@ -14,7 +14,7 @@ from mkport.declare import TensorSpec
 from mkport.engine.cuda_ahead import SLOTS, Queue, pinned
 from mkport.engine.load import LoadedModel
 from mkport.engine.ran import Ran
-from mkport.engine.target import Arrays, as_stored, fixed_table, to_read, with_spare
+from mkport.engine.target import Arrays, as_stored, enter, fixed_table, to_read, with_spare
 from mkport.machines.cpu.memory import NUMPY
 from mkport.machines.cuda.ahead import Ahead
 from mkport.machines.cuda.gpu import BESIDE, check_room, gpu
@@ -76,8 +76,8 @@ class CudaTarget:
 
 class DeviceArrays:
     """Tensors in the GPU's memory. Inputs have a mirror that `push` sends; the page tables are
-    large and seldom change, so only rows that did go there. `context` is in positions; `weight`
-    makes a weight on the device."""
+    large and seldom change, so only rows that did go there, or all if many did. `context` is in
+    positions; `weight` makes a weight on the device."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class DeviceArrays:
 
     def turn(self, table: str, row: int, first: int, pages: Sequence[int]) -> None:
         """See `Arrays`: `pages` [n]."""
-        self._pages[table][row, first : first + len(pages)] = pages
+        enter(self._pages[table], row, first, pages)
         self._turned[table].add(row)
 
     def push(self) -> None:

@@ -86,7 +86,8 @@ class Steps:
         return self._arrays.tensors
 
     def turn(self, table: str, row: int, first: int, pages: Sequence[int]) -> None:
-        """Enters `pages` [n] in a row of a page table, from its place `first` on."""
+        """Enters `pages` [n] in a row of a page table, from its place `first` on. Raises IndexError
+        where the row has no such place."""
         self._arrays.turn(table, row, first, pages)
 
     def machine_for(self, tokens: int, wanted: int) -> Machine | None:

@@ -70,7 +70,8 @@ class Arrays(Protocol):
         ...
 
     def turn(self, table: str, row: int, first: int, pages: Sequence[int]) -> None:
-        """Enters `pages` [n] in a row of a page table, from its place `first` on."""
+        """Enters `pages` [n] in a row of a page table, from its place `first` on. Raises IndexError
+        where the row has no such place."""
         ...
 
     def push(self) -> None:
@@ -164,7 +165,7 @@ class HostArrays:
 
     def turn(self, table: str, row: int, first: int, pages: Sequence[int]) -> None:
         """See `Arrays`: `pages` [n]."""
-        self.tensors[table][row, first : first + len(pages)] = pages
+        enter(self.tensors[table], row, first, pages)
 
     def push(self) -> None:
         """They are there."""
@@ -223,6 +224,13 @@ def _check_memory(specs: Mapping[str, TensorSpec]) -> None:
             f"{memory / 1e9:.1f} GB of memory: lower kv_memory (--kv-memory), the batch or the "
             "context."
         )
+
+
+def enter(table: np.ndarray, row: int, first: int, pages: Sequence[int]) -> None:
+    """`Arrays.turn` of `pages` [n] in a `table`, int32 [rows, pages]. Raises IndexError."""
+    if not 0 <= first <= table.shape[1] - len(pages):
+        raise IndexError(f"{len(pages)} pages from place {first} on, of a row of {table.shape[1]}")
+    table[row, first : first + len(pages)] = pages
 
 
 def to_read(array: np.ndarray) -> np.ndarray:

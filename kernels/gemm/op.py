@@ -74,7 +74,7 @@ def block_lots(tiles_of_a_block):
 
 def block_streams(a):
     """Bytes of a tile's weights, counted as what takes as long; 0 if all tokens are one block."""
-    return int(CACHED * TILE_ROWS * a.k * DTYPE_BYTES[a.w.dtype]) if a.block else 0
+    return int(CACHED * TILE_ROWS * a.k * DTYPE_BYTES[a.w.dtype]) if blocks(a) > 1 else 0
 
 
 def block_tokens(a, block):

@@ -139,7 +139,10 @@ def call_standalone_cuda(launch, a):
         return
     height = min(16, -(-a.n // launch.multiprocessors))
     blocks = min(-(-a.n // height), launch.multiprocessors)
-    whole = standalone_bytes(a.k) <= launch.shared_bytes
-    name, norm = ("gemm", ()) if norm[0] is None else ("gemm_normed", (*norm, kept))
-    name, held = (f"{name}_bf16", a.k) if whole else (f"{name}_long_bf16", HELD)
-    launch(name, blocks, 256, standalone_bytes(held), *rows, *norm, tokens, a.n, a.k, height)
+    if norm[0] is not None:  # of rows that are short enough
+        name, held, more = "gemm_normed_bf16", a.k, (*norm, kept)
+    elif standalone_bytes(a.k) <= launch.shared_bytes:
+        name, held, more = "gemm_bf16", a.k, ()
+    else:
+        name, held, more = "gemm_long_bf16", HELD, ()
+    launch(name, blocks, 256, standalone_bytes(held), *rows, *more, tokens, a.n, a.k, height)

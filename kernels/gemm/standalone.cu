@@ -360,19 +360,13 @@ extern "C" __global__ void __launch_bounds__(256, 1)
                      int height) {
   gemm_rows<true>(x, w, residual, y, norm_w, norm_eps, norm_y, tokens, n, k, height);
 }
-// The same for a k of any size; shared memory: XS bytes, and HELD columns of x.
+// The same for a k of any size, of rows that are not normed; shared memory: XS bytes, and HELD columns
+// of x.
 extern "C" __global__ void __launch_bounds__(256, 1)
     gemm_long_bf16(const float* x, const bf16* w, const float* residual, float* y, int tokens, int n,
                    int k, int height) {
   gemm_rows<false>(x, w, residual, y, nullptr, 0.0f, nullptr, tokens, n, k, height);
 }
-extern "C" __global__ void __launch_bounds__(256, 1)
-    gemm_normed_long_bf16(const float* x, const bf16* w, const float* residual, float* y,
-                          const float* norm_w, float norm_eps, float* norm_y, int tokens, int n,
-                          int k, int height) {
-  gemm_rows<false>(x, w, residual, y, norm_w, norm_eps, norm_y, tokens, n, k, height);
-}
-
 // float32 weights, for checks: the same order with slices of 512, a thread for each output of a
 // tile of 16 rows x 8 tokens, a block a tile. 128 threads.
 extern "C" __global__ void __launch_bounds__(128)

@@ -78,9 +78,10 @@ class Op:
     are, if they lie where this step's data says. `awaits` names the arguments whose words a body
     awaits one by one, where their tensor is flagged. `block_shared(a)` is the shared memory, in
     bytes, that a ported kernel's block had. `streams(a)` is the bytes of weights and cache that a
-    tile reads: what workers are kept even by. Where `seldom(a)`, later tiles often have nothing to
-    do, and one of a worker's tiles counts. `elsewhere` pairs an argument that is updated with the
-    optional one that is written in its place, where it is given.
+    tile reads, or that others would in the time that it takes: what workers are kept even by. Where
+    `seldom(a)`, later tiles often have nothing to do, and one of a worker's tiles counts.
+    `elsewhere` pairs an argument that is updated with the optional one that is written in its
+    place, where it is given.
     `valid(a)` yields a sentence for each condition that the arguments violate ("k is 24, not a
     multiple of 16"), and quantities that nodes with a tensor in common must agree on; see
     `valid.py`. The accesses of a node that violates any mean nothing. Raises ValueError for more

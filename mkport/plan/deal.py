@@ -136,22 +136,23 @@ def _shares(
     if share == "blocks" or not node.tiles or not node.op.streams(node.bound):
         return _runs(node, workers, share, cursor)
     if 1 < lots < workers:
-        return _runs(node, workers, share, cursor, ONE_IN if _beside(planned, number, lots) else 1)
+        one_in = ONE_IN if _beside(planned, number, workers) else 1
+        return _runs(node, workers, share, cursor, one_in)
     if uneven is None or _waits_for(planned, number, uneven[0]):
         return _runs(node, workers, share, cursor)
     return _evened(node, uneven[1], cursor)
 
 
-def _beside(planned: Planned, number: int, lots: int) -> bool:
-    """Whether a node of so many lots may run beside the next one, which has more."""
+def _beside(planned: Planned, number: int, workers: int) -> bool:
+    """Whether a node may run beside the next one, of whose lots all workers get some."""
     after = planned.graph.nodes[number + 1 : number + 2]
-    streams = [node.op.streams(node.bound) and len(_lots(node)) > lots for node in after]
-    return any(streams) and not _waits_for(planned, number + 1, number)
+    whole = [node.op.streams(node.bound) and len(_lots(node)) >= workers for node in after]
+    return any(whole) and not _waits_for(planned, number + 1, number)
 
 
 def _evened(node: Node, before: np.ndarray, cursor: int) -> Iterator[tuple[int, np.ndarray]]:
-    """As `_runs`, strided: workers that had as many bytes `before` [workers] share alike, and all
-    are to end with as many."""
+    """As `_runs`, strided: all are to end with as many bytes, of which they had some `before`
+    [workers]. Of a single lot those that had as many share alike."""
     streamed, lots = node.op.streams(node.bound), _lots(node)
     if lots[1:]:
         yield from _evened_lots(lots, streamed, before, cursor)
@@ -194,8 +195,7 @@ def _runs(
     if len(lots) < workers:
         edges = [workers * p // len(lots) for p in range(len(lots) + 1)]
         for lot, begin, end in zip(lots, edges, edges[1:], strict=False):
-            mine = [worker for worker in range(begin, end) if worker // 2 % one_in == 0]
-            mine = mine or [begin]
+            mine = [worker for worker in range(begin, end) if (worker - begin) // 2 % one_in == 0]
             few = len(mine)
             if len(lots) > 1 and lot[2]:  # as few as have no more tiles than if all had some
                 few = -(-lot[2] // -(-lot[2] // few))

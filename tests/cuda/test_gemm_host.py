@@ -19,7 +19,8 @@ pytestmark = pytest.mark.usefixtures("host")
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     **{f"k = {k}": {"tokens": 8, "rows": 5, "n": 24, "k": k} for k in (16, 64, 96, 576, 768)},
     **{f"k = {k}": {"tokens": 2, "rows": 2, "n": 20, "k": k} for k in (1024, 1040, 2048)},
-    **{f"n = {n}": {"tokens": 8, "rows": 8, "n": n, "k": 48} for n in (1, 15, 16, 17, 33)},
+    **{f"n = {n}": {"tokens": 3, "rows": 3, "n": n, "k": 48} for n in (15, 16, 17, 33)},
+    "n = 1": {"tokens": 8, "rows": 8, "n": 1, "k": 48},  # of 3 outputs PyTorch's may be exact
 }
 
 

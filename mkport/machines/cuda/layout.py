@@ -128,11 +128,11 @@ def lots_of(records: np.ndarray, schedule: Schedule) -> list[int]:
     [records], where several nodes may stage the same: the block of tokens."""
     sizes = []
     for node in schedule.graph.nodes:
-        lots = node.op.lots(node.bound) if node.op.lots and node.op.stages else ()
-        sizes.append(lots[0][2] if lots else max(node.tiles, 1))
+        runs = node.op.lots(node.bound) if node.op.lots and node.op.stages else ()
+        sizes.append(runs[0][2] if runs else max(node.tiles, 1))
     first = records[:, RECORD["run"].first]
-    lots_of: list[int] = (first // np.array(sizes)[records[:, NODE]]).tolist()
-    return lots_of
+    lots: list[int] = (first // np.array(sizes)[records[:, NODE]]).tolist()
+    return lots
 
 
 def same_inputs(schedule: Schedule) -> set[tuple[int, int]]:
