@@ -172,9 +172,9 @@ def judge(
 ) -> Verdict:
     """Compares outputs with the oracle and with the standalone form's bits.
 
-    `arithmetic` is the machine's: PyTorch's error in it is what the law allows twice. `oracle` is
-    another function than the op's own. Raises UserError for an output that the oracle does not
-    return.
+    `arithmetic` is the machine's: PyTorch's error in it is what the law allows twice, in float32
+    also that of sums one term after the other. `oracle` is another function than the op's own.
+    Raises UserError for an output that the oracle does not return.
     """
     oracle = oracle or part_of(load_part(op, "oracle"), "oracle", op)
     truth, plain = (truth_of(op, oracle, as_torch(case, kind)) for kind in ("float64", arithmetic))
@@ -195,6 +195,10 @@ def judge(
             )
         live = tuple(slice(0, size) for size in wanted.shape)
         found = _measure(got[name][live], wanted, plain[name].double().numpy())
+        if not found.ok and arithmetic == "float32":
+            ordered = _in_order(op, oracle, case)[name].double().numpy()
+            again = _measure(got[name][live], wanted, ordered)
+            found = max(found, again, key=lambda measured: measured.allowed)
         if not found.ok or (worst.ok and found.error >= worst.error):
             worst, worst_name = found, name
     same = None
@@ -207,6 +211,14 @@ def judge(
     return Verdict(
         op.name, machine, form, shape, dtype, worst.error, worst.allowed, same, detail, seconds
     )
+
+
+def _in_order(op: Op, oracle: Callable[[Any], Mapping[str, Any]], case: Case) -> Mapping[str, Any]:
+    """The oracle's outputs in float32, with sums one term after the other."""
+    from mkport.testing.in_order import InOrder
+
+    with InOrder():
+        return truth_of(op, oracle, as_torch(case, "float32"))
 
 
 def as_torch(case: Case, kind: str) -> SimpleNamespace:

@@ -1,4 +1,9 @@
-"""The tolerance law: PyTorch's own error decides what a kernel's may be; there is no knob."""
+"""The tolerance law: PyTorch's own error decides what a kernel's may be; there is no knob.
+
+In float32 how far off PyTorch is depends on the processor: it adds in as many sums as fit there, an
+ordinary kernel in one. So a kernel may also be off as PyTorch is with one term after the other
+(`in_order`).
+"""
 
 from dataclasses import dataclass
 

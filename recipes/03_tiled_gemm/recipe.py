@@ -38,7 +38,8 @@ RUNGS.append(GEMM.folder / "standalone.py")
 The truth about an op is a function in PyTorch, its *oracle*, and some shapes on which it is
 checked. The oracle is run in float64. A kernel in float32 cannot hit that exactly, so how far off
 may it be? We do not choose a number. The oracle is run once more in float32, and the kernel may
-be off by twice as much as PyTorch itself is, plus one rounding of the largest value. That is the
+be off by twice as much as PyTorch itself is, plus one rounding of the largest value; where PyTorch
+adds in many sums at once, as much as it would be with one term after the other. That is the
 *tolerance law*: it has no knob to turn when a test is red.
 
 ## Rung 1: the definition
