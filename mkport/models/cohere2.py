@@ -229,7 +229,8 @@ def build(config: CohereConfig, shape: StepShape) -> Graph:
     """The step graph: one norm feeds attention and feed-forward, and both are added to x.
 
     What one worker does alone (the choice of experts, the join of the splits) stands before
-    something that all the others have to do meanwhile (attention, the experts' second half).
+    something that all the others have to do meanwhile (attention, the experts' second half). Of a
+    wide step some workers have attention's product before that half, beside the others.
     """
     step, norm = Step(shape, config.hidden), Norm(config.norm_eps, config.mean)
     step.embed("model.embed_tokens.weight", config.vocab)

@@ -5,6 +5,7 @@ what it is given.
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -18,16 +19,16 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-class Calls(Facts):
-    """The layer of calls."""
+class Calls(Facts, ABC):
+    """The layer of calls; the one above it evaluates expressions."""
 
+    @abstractmethod
     def _expression(
         self, node: "Node | None", scope: Scope, function: Function, control: Value
-    ) -> Value:
-        raise NotImplementedError
+    ) -> Value: ...
 
-    def _read(self, value: Value, base: "Node | None", scope: Scope) -> Value:
-        raise NotImplementedError
+    @abstractmethod
+    def _read(self, value: Value, base: "Node | None", scope: Scope) -> Value: ...
 
     def _lambda(self, node: "Node", scope: Scope, function: Function) -> Function:
         here = (node.start_byte, function.number)
