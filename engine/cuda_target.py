@@ -3,7 +3,7 @@ host writes before a step goes there in one copy."""
 
 import importlib.util
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from mkport.declare import TensorSpec
 from mkport.engine.cuda_ahead import SLOTS, Queue, pinned
 from mkport.engine.load import LoadedModel
 from mkport.engine.ran import Ran
-from mkport.engine.target import Arrays, as_stored, fixed_table, with_spare
+from mkport.engine.target import Arrays, as_stored, enter, fixed_table, to_read, with_spare
 from mkport.machines.cpu.memory import NUMPY
 from mkport.machines.cuda.ahead import Ahead
 from mkport.machines.cuda.gpu import BESIDE, check_room, gpu
@@ -27,6 +27,7 @@ from mkport.plan.deal import Share
 ALIGN = 256  # bytes, of a tensor within a block
 PROMPT_CHUNKS = 8192, 2048  # a chunk of 64 tokens or more reads nearly all experts
 PREFILL_BYTES = 6 << 30  # that PyTorch may take for a chunk
+FEW = 4  # rows of a page table, each of which is a copy of its own
 ADVICE = "Give a smaller --context or --batch, or a GPU with more memory."
 
 
@@ -75,7 +76,7 @@ class CudaTarget:
 
 class DeviceArrays:
     """Tensors in the GPU's memory. Inputs have a mirror that `push` sends; the page tables are
-    large and seldom change, so they go only when they did. `context` is in positions; `weight`
+    large and seldom change, so only rows that did go there. `context` is in positions; `weight`
     makes a weight on the device."""
 
     def __init__(
@@ -99,8 +100,9 @@ class DeviceArrays:
                 self.tensors[name] = (weight or weight_of)(model, spec, context)
             elif spec.kind != "input" or name in large:
                 self.tensors[name] = cupy.zeros(with_spare(spec), NUMPY[spec.dtype])
-        self.tables = {name: np.zeros(specs[name].shape, np.int32) for name in sorted(tables)}
-        self._sent = {name: table.copy() for name, table in self.tables.items()}
+        self._pages = {name: np.zeros(specs[name].shape, np.int32) for name in sorted(tables)}
+        self.tables = {name: to_read(table) for name, table in self._pages.items()}
+        self._turned: dict[str, set[int]] = {name: set() for name in self._pages}  # rows
         sequences = max(map(len, self.tables.values()), default=1)
         self._queue = Queue(self.tensors, sequences)
         # what is on its way to the device, so that the mirror can be written meanwhile
@@ -110,9 +112,14 @@ class DeviceArrays:
         ]
         self._pushed = 0
 
+    def turn(self, table: str, row: int, first: int, pages: Sequence[int]) -> None:
+        """See `Arrays`: `pages` [n]."""
+        enter(self._pages[table], row, first, pages)
+        self._turned[table].add(row)
+
     def push(self) -> None:
-        """Sends inputs, and page tables that have changed, on the current stream; they may be
-        written again at once."""
+        """Sends inputs, and rows of the page tables that have changed, on the current stream; they
+        may be written again at once."""
         import cupy
 
         stream = cupy.cuda.get_current_stream()
@@ -122,10 +129,14 @@ class DeviceArrays:
         sent[...] = self._host
         self._block.set(sent, stream=stream)
         event.record(stream)
-        for name, table in self.tables.items():
-            if not np.array_equal(table, self._sent[name]):
-                self._sent[name][...] = table
-                self.tensors[name].set(table, stream=stream)  # returns once it is staged
+        for name, rows in self._turned.items():
+            here, there = self._pages[name], self.tensors[name]
+            if len(rows) > FEW:
+                there.set(here, stream=stream)  # returns once it is staged
+            else:
+                for row in rows:
+                    there[row].set(here[row], stream=stream)
+            rows.clear()
 
     def launch(self, machine: CudaMachine, wanted: int, told: bool, trace: bool, kept: bool) -> Ran:
         """See `Arrays`."""

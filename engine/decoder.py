@@ -104,8 +104,9 @@ class Decoder:
         self._steps = Steps(model, shapes, self.workers, target)
         self.decode = self._steps.planned[len(narrow)]
         self._decode = len(narrow)
-        for table in self._steps.tables.values():  # every sequence has its pages for good
-            table[...] = np.arange(table.size).reshape(table.shape)
+        for name, table in self._steps.tables.items():  # every sequence has its pages for good
+            for row, pages in enumerate(np.arange(table.size).reshape(table.shape)):
+                self._steps.turn(name, row, 0, pages)
         self.chunk = rows
 
     @property

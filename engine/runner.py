@@ -89,7 +89,7 @@ class StepRunner:
         self.steps = Steps(model, shapes, self.workers, target)
         graph = self.steps.planned[0].graph
         self._tables = self.steps.tables
-        self._pools = list(self._tables.values())
+        self._pools = list(self._tables)  # each pool's page table
         self._caches = [sorted(_caches_of(graph.nodes, table)) for table in self._tables]
         self._place = f"{self.workers} {'threads' if target.name == 'cpu' else 'workers'}"
         self._model = model.name
@@ -105,7 +105,7 @@ class StepRunner:
         for move in plan.moves:
             self._move(move)
         for pool, row, block, page in plan.entries:
-            self._pools[pool][row, block] = page
+            self.steps.turn(self._pools[pool], row, block, [page])
         self._traced = plan.tokens, len(plan.parts)
         reading = self._read(plan.parts)
         rows = _rows(plan.parts, draws)

@@ -85,6 +85,11 @@ class Steps:
         """All tensors, each as large as the largest machine's."""
         return self._arrays.tensors
 
+    def turn(self, table: str, row: int, first: int, pages: Sequence[int]) -> None:
+        """Enters `pages` [n] in a row of a page table, from its place `first` on. Raises IndexError
+        where the table has no such row, or not so many places."""
+        self._arrays.turn(table, row, first, pages)
+
     def machine_for(self, tokens: int, wanted: int) -> Machine | None:
         """The smallest machine that holds a step of so many tokens and rows of logits, if any."""
         for planned, machine in zip(self.planned, self.machines, strict=True):

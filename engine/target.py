@@ -2,7 +2,7 @@
 lie. What is done with them is the same everywhere; the GPU's target stands in `cuda_target`."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,7 +66,12 @@ class Arrays(Protocol):
 
     @property
     def tables(self) -> Mapping[str, np.ndarray]:
-        """Likewise, the page tables."""
+        """The page tables, int32 [rows, pages] each, to be read; `turn` writes them."""
+        ...
+
+    def turn(self, table: str, row: int, first: int, pages: Sequence[int]) -> None:
+        """Enters `pages` [n] in a row of a page table, from its place `first` on. Raises IndexError
+        where the table has no such row, or not so many places."""
         ...
 
     def push(self) -> None:
@@ -146,7 +151,7 @@ class HostArrays:
         self.tensors = {name: self._array(model, spec, context) for name, spec in specs.items()}
         self.inputs = self.tensors
         names = (FULL_TABLE, WINDOW_TABLE)
-        self.tables = {name: self.tensors[name] for name in names if name in specs}
+        self.tables = {name: to_read(self.tensors[name]) for name in names if name in specs}
         self._ahead, self._rivals = ahead, rivals_of(self.tensors)
         self._results: dict[tuple[Machine, int], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         self._latest = np.zeros(max(map(len, self.tables.values()), default=1), np.int32)
@@ -157,6 +162,10 @@ class HostArrays:
             return allocate(spec.dtype, with_spare(spec))
         table = fixed_table(model, spec, context)
         return as_stored(model.weights[spec.name], spec) if table is None else table
+
+    def turn(self, table: str, row: int, first: int, pages: Sequence[int]) -> None:
+        """See `Arrays`: `pages` [n]."""
+        enter(self.tensors[table], row, first, pages)
 
     def push(self) -> None:
         """They are there."""
@@ -215,6 +224,26 @@ def _check_memory(specs: Mapping[str, TensorSpec]) -> None:
             f"{memory / 1e9:.1f} GB of memory: lower kv_memory (--kv-memory), the batch or the "
             "context."
         )
+
+
+def enter(table: np.ndarray, row: int, first: int, pages: Sequence[int]) -> None:
+    """Writes `pages` [n] into a row of a page table, int32 [rows, places], from place `first` on.
+    Raises IndexError where it has no such row, or not so many places: NumPy would count a negative
+    place from behind."""
+    rows, places = table.shape
+    if not (0 <= row < rows and 0 <= first <= places - len(pages)):
+        raise IndexError(
+            f"{len(pages)} pages from place {first} of row {row} on, of a page table of {rows} "
+            f"rows of {places} places"
+        )
+    table[row, first : first + len(pages)] = pages
+
+
+def to_read(array: np.ndarray) -> np.ndarray:
+    """The same array, of the same shape, which cannot be written under this name."""
+    seen = array.view()
+    seen.flags.writeable = False
+    return seen
 
 
 def with_spare(spec: TensorSpec) -> tuple[int, ...]:

@@ -62,15 +62,17 @@ def cost(
     running = Steps(model, [shape], workers, target)
     try:
         rng = np.random.default_rng(0)
-        for table in running.tables.values():
-            table[...] = rng.integers(0, POOL, table.shape)
+        for table, pages in running.tables.items():
+            for row, own in enumerate(rng.integers(0, POOL, pages.shape)):
+                running.turn(table, row, 0, own)
         machine, rows = running.machines[0], list(range(batch))
         for name, turned in (("same_pages_us", False), ("new_pages_us", True)):
             times = []
             for step in range(steps + 5):
                 if turned:
-                    for table in running.tables.values():
-                        table[:, -1] = rng.integers(0, POOL, batch)
+                    for table, pages in running.tables.items():
+                        for row, page in enumerate(rng.integers(0, POOL, batch)):
+                            running.turn(table, row, pages.shape[1] - 1, [page])
                 places = [(row, context - 1 - step % 60) for row in rows]
                 started = time.perf_counter()
                 ran = running.launch(machine, places, [-1] * batch, rows, [GREEDY] * batch)

@@ -11,11 +11,14 @@ import pytest
 from mkport.declare import TensorSpec
 from mkport.engine import cuda_ahead, cuda_target
 from mkport.engine.cuda_target import DeviceArrays
+from mkport.engine.decoder import decode_shape
 from mkport.engine.load import LoadedModel, load
 from mkport.engine.pace import Legs
 from mkport.engine.prefill import Prefill
+from mkport.engine.steps import plan_step
 from mkport.engine.synth import synthesise
 from mkport.engine.target import CPU, Arrays, CpuTarget
+from mkport.models.step import FULL_TABLE
 from tests.engine import fake_cuda
 from tests.engine.fake_cuda import STREAM
 from tests.engine.test_run_ahead import all_outputs, serving
@@ -79,3 +82,29 @@ def test_it_says_the_same(model: LoadedModel, target: type[Queued], contexts: fl
     for one, other in zip(found, wanted, strict=True):
         for outs, others in zip(one, other, strict=True):
             assert [out.ids for out in outs] == [out.ids for out in others]
+
+
+def test_of_the_page_tables_only_rows_that_have_changed_go_to_the_device(
+    model: LoadedModel,
+) -> None:
+    shape = decode_shape(model, 8, 256, page=16)
+    specs = plan_step(model, shape, 2, Queued()).graph.tensors
+    arrays = DeviceArrays(model, specs, 256)
+    for copies, rows in ((1, range(8)), (0, []), (1, [3]), (2, [5, 0, 5]), (1, range(6))):
+        for row in rows:
+            for name in arrays.tables:
+                arrays.turn(name, row, 1, [row + copies, row + 2])
+        before = len(STREAM.waiting)
+        arrays.push()
+        inputs = 2  # the copy of all other inputs, and its event
+        assert len(STREAM.waiting) - before == inputs + copies * len(arrays.tables)
+        STREAM.flush()
+        for name, table in arrays.tables.items():
+            assert np.array_equal(arrays.read(arrays.tensors[name]), table)
+    assert arrays.tables[FULL_TABLE][5].tolist()[:4] == [0, 6, 7, 0]
+    with pytest.raises(ValueError, match="read-only"):
+        arrays.tables[FULL_TABLE][0, 0] = 1  # past `turn`
+    for row, first in ((8, 0), (-1, 0), (0, -1), (0, 15)):
+        with pytest.raises(IndexError, match=f"from place {first} of row {row} on, of a page"):
+            arrays.turn(FULL_TABLE, row, first, [1, 2])
+    assert arrays.tables[FULL_TABLE][0].tolist()[-2:] == [0, 0]

@@ -22,8 +22,10 @@ ATTENTION_OFF, KEYS_OFF = (
 
 def spread_tables(runner: StepRunner) -> None:
     """Every sequence gets pages of each pool, its own as far as they go."""
-    for (pages, _), table in zip(runner.limits.pools, runner.steps.tables.values(), strict=True):
-        table[...] = np.arange(table.size).reshape(table.shape) % pages
+    tables = runner.steps.tables.items()
+    for (pages, _), (name, table) in zip(runner.limits.pools, tables, strict=True):
+        for row, own in enumerate(np.arange(table.size).reshape(table.shape) % pages):
+            runner.steps.turn(name, row, 0, own)
 
 
 def decode(runner: StepRunner, batch: int, position: int, steps: int) -> Data:
