@@ -19,6 +19,7 @@ NORMED = 4096  # columns of a row that a GPU's worker can norm
 SUMS = 64  # bytes that it joins a norm's sums in
 CACHED = 0.5  # of the time that a GPU takes for a tile's weights: most blocks find them in a cache
 DOT_ARENA = 4 * 16 * (4 * TILE_ROWS + 8 * 4 * 4)  # dot_rows: lanes (of 3 tokens), chains of 8 rows
+WIDENED = 2048  # columns of rows that a CPU widens for many tokens
 
 
 def staged_bytes(w, k, rows):
@@ -35,6 +36,11 @@ def inputs_bytes(a, w, rows):
 def norm_arena(a):
     """What a CPU's worker norms a group of tokens in, in bytes."""
     return 0 if a.norm_w is None else 4 * GROUP * a.k
+
+
+def wide_bytes(k):
+    """What a tile's rows of k weights take in float32, if a CPU widens them."""
+    return 4 * TILE_ROWS * k if k <= WIDENED else 0
 
 
 def norm_access(a):
@@ -169,7 +175,7 @@ OP = Op(
     tiles=tiles,
     access=access,
     valid=valid,
-    arena=lambda a: DOT_ARENA + norm_arena(a),
+    arena=lambda a: DOT_ARENA + norm_arena(a) + wide_bytes(a.k),
     shared=lambda a, rows: inputs_bytes(a, a.w, rows),
     rows=side_by_side,
     handovers=handovers,

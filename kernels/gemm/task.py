@@ -12,18 +12,21 @@ def gemm(a, tile, arena):
     n0 = tile % columns * 16
     rows = min(16, a.n - n0)
     tokens = get_i32(a.count, 0)
-    t0 = tile // columns * a.block
+    first = tile // columns * a.block
     if a.block > 0:
-        tokens = min(tokens, t0 + a.block)
+        tokens = min(tokens, first + a.block)
+    wide = arena + 12288 + (12 * a.k if a.norm_w != 0 else 0)  # behind all else
+    t0 = first
     while t0 < tokens:
-        group = dot_group(t0, tokens)  # tokens that share each weight that is loaded
+        done = t0 - first
+        group = dot_group(done, tokens - first)  # tokens that share each weight that is loaded
         x, x_at = a.x, t0 * a.k
         if a.norm_w != 0:
-            x, x_at = arena + 12288, 0  # behind all else
+            x, x_at = arena + 12288, 0  # behind dot_tile's share
             norm_rows(a.x, a.norm_w, t0, group, a.k, a.norm_eps, x)
         if a.norm_y != 0 and n0 == 0:
             norm_rows(a.x, a.norm_w, t0, group, a.k, a.norm_eps, a.norm_y + 4 * t0 * a.k)
-        dot_tile(a.w, n0 * a.k, rows, x, x_at, tokens, a.k, t0, arena)
+        dot_tile(a.w, n0 * a.k, rows, wide, x, x_at, tokens - first, a.k, done, arena)
         for t in range(group):
             y = join_sums(arena, t * 256)
             at = (t0 + t) * a.n + n0

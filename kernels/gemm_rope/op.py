@@ -21,6 +21,7 @@ from mkport.kernels.gemm.op import (
     norm_arena,
     norm_valid,
     side_by_side,
+    wide_bytes,
 )
 
 TILE_ROWS = 16  # weight rows of a tile: 8 rotated pairs
@@ -105,7 +106,7 @@ OP = Op(
     access=access,
     valid=valid,
     # the product, moved by 8 rows; one output vector; normed rows
-    arena=lambda a: DOT_ARENA + 512 + 64 + norm_arena(a),
+    arena=lambda a: DOT_ARENA + 512 + 64 + norm_arena(a) + wide_bytes(a.k),
     shared=lambda a, rows: inputs_bytes(a, a.w, rows),
     rows=side_by_side,
     handovers=handovers,

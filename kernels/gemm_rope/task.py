@@ -52,27 +52,30 @@ def gemm_rope(a, tile, arena):
     per_head = a.head_dim // 16
     columns = a.heads * per_head
     head, part = tile % columns // per_head, tile % per_head
-    first = part * (8 if a.half_split else 16)
-    second = first + (a.head_dim // 2 if a.half_split else 8)
-    w1, w2 = (head * a.head_dim + first) * a.k, (head * a.head_dim + second) * a.k
+    upper = part * (8 if a.half_split else 16)
+    lower = upper + (a.head_dim // 2 if a.half_split else 8)
+    w1, w2 = (head * a.head_dim + upper) * a.k, (head * a.head_dim + lower) * a.k
     tokens = get_i32(a.count, 0)
     out = arena + 12800  # one vector behind dot_tile's shares
-    t0 = tile // columns * a.block
+    first = tile // columns * a.block
     if a.block > 0:
-        tokens = min(tokens, t0 + a.block)
+        tokens = min(tokens, first + a.block)
+    wide = arena + 12864 + (12 * a.k if a.norm_w != 0 else 0)  # behind all else
+    t0 = first
     while t0 < tokens:
-        group = dot_group(t0, tokens)  # tokens that share each weight that is loaded
+        done, count = t0 - first, tokens - first
+        group = dot_group(done, count)  # tokens that share each weight that is loaded
         x, x_at = a.x, t0 * a.k
         if a.norm_w != 0:
-            x, x_at = arena + 12864, 0  # behind all else
+            x, x_at = arena + 12864, 0  # behind what this body and dot_tile need
             norm_rows(a.x, a.norm_w, t0, group, a.k, a.norm_eps, x)
-        dot_tile(a.w, w1, 8, x, x_at, tokens, a.k, t0, arena)
+        dot_tile(a.w, w1, 8, wide, x, x_at, count, a.k, done, arena)
         # 8 rows of 16 lanes on
-        dot_tile(a.w, w2, 8, x, x_at, tokens, a.k, t0, arena + 512)
+        dot_tile(a.w, w2, 8, wide + 32 * a.k, x, x_at, count, a.k, done, arena + 512)
         for t in range(t0, t0 + group):
             store_f32(out, 0, join_sums(arena, (t - t0) * 256))
             position = get_i32(a.rows, 2 * t + 1)
             if a.rope != 0:
                 gemm_rope_rotate(a, position * a.head_dim + part * 8, out)
-            gemm_rope_store(a, t, position, head, first, second, out)
+            gemm_rope_store(a, t, position, head, upper, lower, out)
         t0 += group

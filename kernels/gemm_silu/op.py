@@ -21,9 +21,15 @@ from mkport.kernels.gemm.op import (
     norm_valid,
     side_by_side,
     tiles,
+    wide_bytes,
 )
 
 TILE_ROWS = 16  # weight rows of gate and of up in a tile
+
+
+def gates_bytes(a):
+    """What a CPU's worker keeps of many tokens: a tile's gates."""
+    return 4 * TILE_ROWS * side_by_side(a)
 
 
 def access(a, tile):
@@ -70,7 +76,8 @@ OP = Op(
     tiles=tiles,
     access=access,
     valid=valid,
-    arena=lambda a: 2 * DOT_ARENA + norm_arena(a),  # both products, normed rows
+    # both products, normed rows, a tile's weights, gates
+    arena=lambda a: 2 * DOT_ARENA + norm_arena(a) + wide_bytes(a.k) + gates_bytes(a),
     shared=lambda a, rows: inputs_bytes(a, a.w_gate, rows),
     rows=side_by_side,
     handovers=handovers,

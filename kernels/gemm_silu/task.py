@@ -1,6 +1,6 @@
 """The gemm_silu body: 16 output columns for every token of a block."""
 
-from mkport.machines.cpu.dot import dot_group, dot_tile, put_rows
+from mkport.machines.cpu.dot import MANY, dot_group, dot_tile, put_rows
 from mkport.machines.cpu.norm import norm_rows
 from mkport.machines.cpu.vector import (
     add,
@@ -9,8 +9,10 @@ from mkport.machines.cpu.vector import (
     exp,
     get_i32,
     join_sums,
+    load_f32,
     mul,
     splat,
+    store_f32,
     sub,
     zeros,
 )
@@ -24,20 +26,51 @@ def gemm_silu(a, tile, arena):
     rows = min(16, a.n - n0)
     tokens = get_i32(a.count, 0)
     ups = arena + 12288  # behind dot_tile's share for the gates
-    t0 = tile // columns * a.block
+    first = tile // columns * a.block
     if a.block > 0:
-        tokens = min(tokens, t0 + a.block)
-    while t0 < tokens:
-        group = dot_group(t0, tokens)  # tokens that share each weight that is loaded
-        x, x_at = a.x, t0 * a.k
-        if a.norm_w != 0:
-            x, x_at = arena + 24576, 0  # behind all else
-            norm_rows(a.x, a.norm_w, t0, group, a.k, a.norm_eps, x)
-        dot_tile(a.w_gate, n0 * a.k, rows, x, x_at, tokens, a.k, t0, arena)
-        dot_tile(a.w_up, n0 * a.k, rows, x, x_at, tokens, a.k, t0, ups)
+        tokens = min(tokens, first + a.block)
+    count = tokens - first
+    wide = arena + 24576 + (12 * a.k if a.norm_w != 0 else 0)  # behind all else
+    gates = wide + 64 * a.k
+    apart = count >= MANY  # the nearest cache holds one widened tile: all gates come first
+    if apart:
+        gemm_silu_gates(a, n0, rows, wide, first, count, arena, gates)
+    done = 0
+    while done < count:
+        t0, group = first + done, dot_group(done, count)  # tokens that share what is loaded
+        x, x_at = gemm_silu_rows(a, t0, group, arena)
+        if not apart:
+            dot_tile(a.w_gate, n0 * a.k, rows, wide, x, x_at, count, a.k, done, arena)
+        dot_tile(a.w_up, n0 * a.k, rows, wide, x, x_at, count, a.k, done, ups)
         for t in range(group):
-            gate = join_sums(arena, t * 256)
+            if apart:
+                gate = load_f32(gates, (done + t) * 16)
+            else:
+                gate = join_sums(arena, t * 256)
             silu = div(gate, add(splat(1.0), exp(sub(zeros(), gate))))
             y = mul(silu, join_sums(ups, t * 256))
             put_rows(a.y, (t0 + t) * a.n + n0, y, rows, arena)
-        t0 += group
+        done += group
+
+
+@body
+def gemm_silu_gates(a, n0, rows, wide, first, count, arena, gates):
+    """gates [count, 16] = x w_gate^T of a tile's columns, for `count` tokens from `first` on."""
+    done = 0
+    while done < count:
+        group = dot_group(done, count)
+        x, x_at = gemm_silu_rows(a, first + done, group, arena)
+        dot_tile(a.w_gate, n0 * a.k, rows, wide, x, x_at, count, a.k, done, arena)
+        for t in range(group):
+            store_f32(gates, (done + t) * 16, join_sums(arena, t * 256))
+        done += group
+
+
+@body
+def gemm_silu_rows(a, t0, group, arena):
+    """Where the inputs of `group` tokens from t0 on are, normed if asked: (address, element)."""
+    if a.norm_w == 0:
+        return a.x, t0 * a.k
+    x = arena + 24576  # behind dot_tile's shares
+    norm_rows(a.x, a.norm_w, t0, group, a.k, a.norm_eps, x)
+    return x, 0

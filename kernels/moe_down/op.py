@@ -6,7 +6,7 @@ import numpy as np
 
 from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, tensor, write
 from mkport.declare.valid import grouped, multiple_of, shape_is
-from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
+from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes, wide_bytes
 from mkport.kernels.moe_group.op import SLOT_BYTES, lot_bytes, slot_lots
 
 TILE_ROWS = 16  # weight rows, that is output columns, of a tile
@@ -86,7 +86,7 @@ OP = Op(
     tiles=tiles,
     access=access,
     valid=valid,
-    arena=lambda a: DOT_ARENA,
+    arena=lambda a: DOT_ARENA + wide_bytes(a.k),
     shared=staged,
     rows=lambda a: a.most,
     lots=slot_lots(columns, together),

@@ -13,10 +13,11 @@ def moe_down(a, tile, arena):
         return
     rows = min(16, a.n - n0)
     first, end = get_i32(a.slots, 2 * slot + 1), get_i32(a.slots, 2 * slot + 3)
-    w, p = (expert * a.n + n0) * a.k, first
+    w, wide = (expert * a.n + n0) * a.k, arena + 12288  # behind dot_tile's share
+    p = first
     while p < end:
         group = dot_group(p - first, end - first)  # pairs that share each weight that is loaded
-        dot_tile(a.w, w, rows, a.act, p * a.k, end - first, a.k, p - first, arena)
+        dot_tile(a.w, w, rows, wide, a.act, p * a.k, end - first, a.k, p - first, arena)
         for t in range(group):
             y = get_i32(a.pairs, p + t) * a.n + n0
             put_rows(a.y, y, join_sums(arena, t * 256), rows, arena)

@@ -11,7 +11,7 @@ import numpy as np
 
 from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, tensor, write
 from mkport.declare.valid import counted, grouped, multiple_of, shape_is, within
-from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes
+from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes, wide_bytes
 from mkport.kernels.moe_group.op import SLOT_BYTES, lot_bytes, slot_lots
 
 TILE_ROWS = 8  # weight rows of gate and of up in a tile
@@ -123,7 +123,8 @@ OP = Op(
     tiles=tiles,
     access=access,
     valid=valid,
-    arena=lambda a: DOT_ARENA + 4 * 16 * TILE_ROWS,  # the second product begins so much later
+    # the second product begins so much later
+    arena=lambda a: DOT_ARENA + 4 * 16 * TILE_ROWS + wide_bytes(a.k),
     shared=staged,
     rows=lambda a: min(a.most or a.x.shape[0], a.x.shape[0]),
     lots=slot_lots(columns, together),

@@ -29,12 +29,14 @@ def moe_up(a, tile, arena):
     up_at = gate_at + a.up_row * a.k
     ups = arena + 4 * 16 * 8  # of a token's 16 sums the gates are the first 8, the ups the others
     first, end = get_i32(a.slots, 2 * slot + 1), get_i32(a.slots, 2 * slot + 3)
-    p = first
+    wide = arena + 12800  # behind both products' shares
+    p, pairs = first, end - first
     while p < end:
-        group = dot_group(p - first, end - first)  # pairs that share each weight that is loaded
+        done = p - first
+        group = dot_group(done, pairs)  # pairs that share each weight that is loaded
         at = (moe_up_row(a, p, end), moe_up_row(a, p + 1, end), moe_up_row(a, p + 2, end))
-        dot_rows(a.w_gate, gate_at, rows, a.x, at, end - first, a.k, p - first, arena)
-        dot_rows(a.w_up, up_at, rows, a.x, at, end - first, a.k, p - first, ups)
+        dot_rows(a.w_gate, gate_at, rows, wide, a.x, at, pairs, a.k, done, arena)
+        dot_rows(a.w_up, up_at, rows, wide + 32 * a.k, a.x, at, pairs, a.k, done, ups)
         for t in range(group):
             both = join_sums(arena, t * 256)
             silu = div(both, add(splat(1.0), exp(sub(zeros(), both))))

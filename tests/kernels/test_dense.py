@@ -12,10 +12,12 @@ import pytest
 
 from mkport.compose import Program
 from mkport.declare.case import Case, from_bf16
+from mkport.kernels.gemm.op import WIDENED, wide_bytes
 from mkport.library import find_op
+from mkport.machines.cpu.dot import MANY, NEAR
 from mkport.testing import check_op
 from mkport.testing.forms import run_ported
-from tests.kernels.cases import made, normed_apart
+from tests.kernels.cases import PRODUCTS, made, normed_apart
 
 Programs = Callable[[str], Program]
 Run = Callable[[str, Case], np.ndarray]
@@ -69,6 +71,22 @@ def test_a_row_has_the_same_bits_in_any_batch(name: str, run: Run) -> None:
         assert bits(run(name, only(case, slice(0, end)))) == bits(whole[:end])
     for row in range(BATCH):
         assert bits(run(name, only(case, slice(row, row + 1)))) == bits(whole[row])
+
+
+@pytest.mark.parametrize("k", [176, WIDENED, WIDENED + 16])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_row_has_the_same_bits_where_weights_are_widened(name: str, k: int, run: Run) -> None:
+    case = made(name, tokens=40, rows=40, k=k, **PRODUCTS[name])
+    whole = run(name, case)
+    for end in (MANY - 1, MANY, MANY + 1, 2 * MANY):
+        assert bits(run(name, only(case, slice(0, end)))) == bits(whole[:end])
+    for row in (0, MANY, 39):
+        assert bits(run(name, only(case, slice(row, row + 1)))) == bits(whole[row])
+
+
+def test_a_tile_of_the_longest_rows_that_are_widened_has_room() -> None:
+    assert WIDENED == NEAR
+    assert wide_bytes(NEAR) == 4 * 16 * NEAR
 
 
 @pytest.mark.parametrize("name", BATCHED)

@@ -7,7 +7,8 @@ It is the same in every function here, so a row's bits do not depend on the batc
 For a few tokens memory is what takes time: weights are read row after row, as the prefetcher likes
 it (`row_two`, `row_three`). For more it is arithmetic: four rows and two or three tokens share
 what is loaded (`near_three`, `near_two`), and while a tile's first tokens are multiplied, the next
-tile is brought nearer, little by little, so that nobody waits for memory.
+tile is brought nearer, little by little, so that nobody waits for memory. For many a tile's weights
+are widened once: a processor may have fewer places for that than for multiplying.
 """
 
 from mkport.machines.cpu.vector import (
@@ -24,6 +25,7 @@ from mkport.machines.cpu.vector import (
 )
 
 NEAR = 2048  # the longest rows of which two tiles stay near, in elements
+MANY = 12  # tokens for which a tile's weights are widened once
 
 
 @body
@@ -128,8 +130,18 @@ def put_chains(chains, at, out, out_at, last, a, b, c, d):
 
 
 @body
-def near_load(w, at, k):
-    """The same 16 columns of four weight rows."""
+def widen_rows(w, w_at, rows, k, wide):
+    """Copies `rows` rows of k weights to `wide`, in float32."""
+    for i in range(0, rows * k, 16):
+        store_f32(wide, i, load_weight(w, w_at + i))
+
+
+@body
+def near_load(w, at, k, wide):
+    """The same 16 columns of four weight rows, which are `wide` (1) or not (0)."""
+    if wide:
+        w0, w1 = load_f32(w, at), load_f32(w, at + k)
+        return w0, w1, load_f32(w, at + 2 * k), load_f32(w, at + 3 * k)
     w0, w1 = load_weight(w, at), load_weight(w, at + k)
     return w0, w1, load_weight(w, at + 2 * k), load_weight(w, at + 3 * k)
 
@@ -155,36 +167,37 @@ def near_put(out, at, first, a, b):
 
 
 @body
-def near_three(w, w_at, x, at, k, first, ahead, out, out_at):
-    """Four weight rows times three tokens, which begin in `x` at `at` [3]: two of the four chains,
-    those from column `first`, 0 or 32, on. Each of the 24 sums stays in a register. Of the four
-    rows that lie `ahead` elements on, two are brought nearer, unless it is 0."""
+def near_three(w, w_at, wide, x, at, k, first, next_w, next_at, out, out_at):
+    """Four weight rows, `wide` or not, times three tokens, which begin in `x` at `at` [3]: two of
+    the four chains, those from column `first`, 0 or 32, on. Each of the 24 sums stays in a
+    register. Of two rows of the tile behind, element `next_at` of `next_w` on, these columns are
+    brought nearer, unless it is 0."""
     x0, x1, x2 = at
     none = zeros(), zeros(), zeros(), zeros()
     a0, a1, a2 = none, none, none
     b0, b1, b2 = none, none, none
     whole = k - k % 64
     for i in range(first, whole, 64):
-        if ahead:
-            touch_weight(w, w_at + ahead + i)
-            touch_weight(w, w_at + ahead + k + i)
-        four = near_load(w, w_at + i, k)
+        if next_at:
+            touch_weight(next_w, next_at + i)
+            touch_weight(next_w, next_at + k + i)
+        four = near_load(w, w_at + i, k, wide)
         a0 = near_add(four, load_f32(x, x0 + i), a0)
         a1 = near_add(four, load_f32(x, x1 + i), a1)
         a2 = near_add(four, load_f32(x, x2 + i), a2)
-        four = near_load(w, w_at + i + 16, k)
+        four = near_load(w, w_at + i + 16, k, wide)
         b0 = near_add(four, load_f32(x, x0 + i + 16), b0)
         b1 = near_add(four, load_f32(x, x1 + i + 16), b1)
         b2 = near_add(four, load_f32(x, x2 + i + 16), b2)
     i = whole + first
     if i < k:
-        four = near_load(w, w_at + i, k)
+        four = near_load(w, w_at + i, k, wide)
         a0 = near_add(four, load_f32(x, x0 + i), a0)
         a1 = near_add(four, load_f32(x, x1 + i), a1)
         a2 = near_add(four, load_f32(x, x2 + i), a2)
     i += 16
     if i < k:
-        four = near_load(w, w_at + i, k)
+        four = near_load(w, w_at + i, k, wide)
         b0 = near_add(four, load_f32(x, x0 + i), b0)
         b1 = near_add(four, load_f32(x, x1 + i), b1)
         b2 = near_add(four, load_f32(x, x2 + i), b2)
@@ -194,30 +207,30 @@ def near_three(w, w_at, x, at, k, first, ahead, out, out_at):
 
 
 @body
-def near_two(w, w_at, x, at, k, first, ahead, out, out_at):
+def near_two(w, w_at, wide, x, at, k, first, next_w, next_at, out, out_at):
     """`near_three` for two tokens, which begin at `at` [2 or more]: 16 sums."""
     x0, x1 = at[0], at[1]
     none = zeros(), zeros(), zeros(), zeros()
     a0, a1, b0, b1 = none, none, none, none
     whole = k - k % 64
     for i in range(first, whole, 64):
-        if ahead:
-            touch_weight(w, w_at + ahead + i)
-            touch_weight(w, w_at + ahead + k + i)
-        four = near_load(w, w_at + i, k)
+        if next_at:
+            touch_weight(next_w, next_at + i)
+            touch_weight(next_w, next_at + k + i)
+        four = near_load(w, w_at + i, k, wide)
         a0 = near_add(four, load_f32(x, x0 + i), a0)
         a1 = near_add(four, load_f32(x, x1 + i), a1)
-        four = near_load(w, w_at + i + 16, k)
+        four = near_load(w, w_at + i + 16, k, wide)
         b0 = near_add(four, load_f32(x, x0 + i + 16), b0)
         b1 = near_add(four, load_f32(x, x1 + i + 16), b1)
     i = whole + first
     if i < k:
-        four = near_load(w, w_at + i, k)
+        four = near_load(w, w_at + i, k, wide)
         a0 = near_add(four, load_f32(x, x0 + i), a0)
         a1 = near_add(four, load_f32(x, x1 + i), a1)
     i += 16
     if i < k:
-        four = near_load(w, w_at + i, k)
+        four = near_load(w, w_at + i, k, wide)
         b0 = near_add(four, load_f32(x, x0 + i), b0)
         b1 = near_add(four, load_f32(x, x1 + i), b1)
     near_put(out, out_at, first, a0, b0)
@@ -225,18 +238,25 @@ def near_two(w, w_at, x, at, k, first, ahead, out, out_at):
 
 
 @body
-def near_rows(w, w_at, rows, x, at, tokens, k, ahead, arena):
+def near_rows(w, w_at, rows, wide, x, at, tokens, k, ahead, arena):
     """`dot_rows` for two or three tokens, `at` [3], while half of the rows that lie `ahead`
-    elements on come nearer, unless it is 0."""
+    elements on come nearer, unless it is 0. `wide` is where the rows are in float32, or 0."""
     fours = rows - rows % 4
     for r in range(0, fours, 4):
-        row = w_at + r * k
-        if tokens == 3:
-            near_three(w, row, x, at, k, 0, ahead, arena, r * 16)
-            near_three(w, row, x, at, k, 32, ahead, arena, r * 16)
+        row, to = w_at + r * k, r * 16
+        behind = row + ahead if ahead else 0
+        if wide and tokens == 3:
+            near_three(wide, r * k, 1, x, at, k, 0, w, behind, arena, to)
+            near_three(wide, r * k, 1, x, at, k, 32, w, behind, arena, to)
+        elif wide:
+            near_two(wide, r * k, 1, x, at, k, 0, w, behind, arena, to)
+            near_two(wide, r * k, 1, x, at, k, 32, w, behind, arena, to)
+        elif tokens == 3:
+            near_three(w, row, 0, x, at, k, 0, w, behind, arena, to)
+            near_three(w, row, 0, x, at, k, 32, w, behind, arena, to)
         else:
-            near_two(w, row, x, at, k, 0, ahead, arena, r * 16)
-            near_two(w, row, x, at, k, 32, ahead, arena, r * 16)
+            near_two(w, row, 0, x, at, k, 0, w, behind, arena, to)
+            near_two(w, row, 0, x, at, k, 32, w, behind, arena, to)
     for t in range(tokens):
         for r in range(fours, rows):
             dot_one(w, w_at + r * k, x, at[t], k, arena, r * 16 + t * 256)
@@ -251,20 +271,24 @@ def dot_group(done, tokens):
 
 
 @body
-def dot_rows(w, w_at, rows, x, at, tokens, k, done, arena):
+def dot_rows(w, w_at, rows, wide, x, at, tokens, k, done, arena):
     """Up to 16 weight rows times the next of a tile's `tokens`, before the lanes are joined.
 
     `done` of them came before, and `dot_group` says how many come next; `at` [3] holds their first
     elements in `x`, and those behind them are not read. `arena` float32 [3 tokens, 16 rows, 16
     lanes] receives the result; behind it lies scratch (12 KB in all: DOT_ARENA of gemm's
-    declaration). Read a token's outputs by `join_sums(arena, token * 256)`.
+    declaration). Read a token's outputs by `join_sums(arena, token * 256)`. `wide` is room for the
+    rows in float32, which this tile's next tokens find there (`wide_bytes` of gemm's declaration).
     """
     group = dot_group(done, tokens)
+    many = tokens >= MANY and k <= NEAR
+    if many and done == 0:
+        widen_rows(w, w_at, rows, k, wide)
     if done > 0 or (tokens > 3 and k <= NEAR):
         ahead = 0
         if done < 4 and k <= NEAR:  # the first two groups bring the next tile, half each
             ahead = rows * k + (2 * k if done else 0)
-        near_rows(w, w_at, rows, x, at, group, k, ahead, arena)
+        near_rows(w, w_at, rows, wide if many else 0, x, at, group, k, ahead, arena)
         return
     if group == 1:
         for r in range(rows):
@@ -283,10 +307,10 @@ def dot_rows(w, w_at, rows, x, at, tokens, k, done, arena):
 
 
 @body
-def dot_tile(w, w_at, rows, x, x_at, tokens, k, done, arena):
+def dot_tile(w, w_at, rows, wide, x, x_at, tokens, k, done, arena):
     """`dot_rows` for tokens that lie one after another, the next one's first element at `x_at`."""
     at = (x_at, x_at + k, x_at + 2 * k)
-    dot_rows(w, w_at, rows, x, at, tokens, k, done, arena)
+    dot_rows(w, w_at, rows, wide, x, at, tokens, k, done, arena)
 
 
 @body
