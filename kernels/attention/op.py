@@ -4,7 +4,8 @@ A split is `SPLIT` keys at absolute positions [s SPLIT, (s + 1) SPLIT), whatever
 length, so a row's arithmetic depends on its own position alone. `attention_combine` joins them.
 
 `partial` has a place for each split that a token can see, and split s goes to place s % splits: all
-splits of the context have one of their own or, with a window, as many as it can touch.
+splits of the context have one of their own or, with a window, as many as it can touch. Where that
+is one, there is nothing to join: `y` takes the output itself, with the bits that it would have.
 """
 
 from math import gcd
@@ -79,7 +80,10 @@ def access(a, tile):
         yield immutable(pages, (0, tokens), (PAST, PAST + 1), columns)
         yield read(pages, (0, tokens), (NOW, NOW + 1), columns)
     heads = (head * group, (head + 1) * group)
-    yield write("partial", (token, token + 1), (place, place + 1), heads)
+    if a.y is not None:
+        yield write("y", (token, token + 1), (columns[0] * group, columns[1] * group))
+    else:
+        yield write("partial", (token, token + 1), (place, place + 1), heads)
 
 
 def valid(a):
@@ -101,9 +105,15 @@ def valid(a):
         yield f"k_pages is {list(a.k_pages.shape)}, but v_pages is {list(a.v_pages.shape)}"
     logical = (tokens, "splits", "heads")
     yield from shape_is(a, "partial", *logical, a.head_dim + 16, logical=logical)
+    yield from shape_is(a, "y", tokens, "heads * head_dim")
+    if (a.partial is None) == (a.y is None):
+        yield "one of partial and y takes the output: give one of them"
+    if a.y is not None and a.splits != 1:
+        yield f"y takes the output of one split, but splits is {a.splits}"
     if not a.window or a.splits < _touched(a.window):  # else no two that are seen share a place
         yield Shared(a.rows.name, "positions", 1, a.splits * SPLIT)
-    yield sets(a.partial, "window", a.window)
+    if a.partial is not None:
+        yield sets(a.partial, "window", a.window)
 
 
 def streams(a):
@@ -113,7 +123,10 @@ def streams(a):
 
 OP = Op(
     name="attention",
-    doc="partial[t, s, h] = (sum_j e^(s_j - m) v_j, m, sum_j e^(s_j - m)) over split s's keys",
+    doc=(
+        "partial[t, s, h] = (sum_j e^(s_j - m) v_j, m, sum_j e^(s_j - m)) over split s's keys; "
+        "of one split y[t, h] = the first over the last"
+    ),
     args=(
         tensor("count", "i32", "[1] tokens of this step; later rows are left alone"),
         tensor("rows", "i32", "[tokens, 2] (sequence, position) of each token"),
@@ -121,7 +134,18 @@ OP = Op(
         tensor("q", "f32", "[tokens, heads * head_dim] rotated queries"),
         tensor("k_pages", "kv", "[pages, kv_heads, page, head_dim] rotated keys"),
         tensor("v_pages", "kv", "[pages, kv_heads, page, head_dim] values"),
-        tensor("partial", "f32", "[tokens, splits, heads, head_dim + 16] sums, then m and l"),
+        tensor(
+            "partial",
+            "f32",
+            "[tokens, splits, heads, head_dim + 16] sums, then m and l, unless y is given",
+            optional=True,
+        ),
+        tensor(
+            "y",
+            "f32",
+            "[tokens, heads * head_dim] output, sums over l, where a token sees one split",
+            optional=True,
+        ),
         integer("heads", "query heads"),
         integer("kv_heads", "key-value heads; heads is a multiple of it"),
         integer("head_dim", "columns of a head, a multiple of 16"),
@@ -152,7 +176,7 @@ OP = Op(
         "queries rounded to bfloat16, even and odd steps of 16 columns apart; a block's weights "
         "are joined in halves, and rounded to bfloat16 when they meet the values. GPU otherwise: "
         "warp w has keys 64 w on, a lane two of them, 32 apart; fused multiply-adds, ascending. "
-        "Both: warps in order by fused multiply-adds with e^(m_w - m)"
+        "Both: warps in order by fused multiply-adds with e^(m_w - m). y = (acc + 0) / l"
     ),
     folder=Path(__file__).parent,
 )

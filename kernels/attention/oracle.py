@@ -66,15 +66,42 @@ SHAPES = {
     },
     "window of one key": {"places": [(0, 511), (0, 512), (1, 0), (1, 1600)], "window": 1, **SMOL},
     "window beyond the context": {"places": [(0, 700), (1, 3)], "window": 5000, **SMOL},
+    "one split, joined": {
+        "places": [(0, 0), (2, 15), (1, 300), (3, 495)],
+        "tokens": 6,
+        "joined": True,
+        **SMOL,
+    },
+    "one split of 8 queries a key, joined": {
+        "places": [(0, 90 + i) for i in range(3)] + [(1, 440)],
+        "heads": 32,
+        "kv_heads": 4,
+        "head_dim": 128,
+        "page": 64,
+        "joined": True,
+    },
+    "one split of heads of 112, a window, joined": {
+        "places": [(0, 65), (1, 15)],
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 112,
+        "page": 32,
+        "window": 40,
+        "joined": True,
+    },
 }
 
 
 def oracle(t):
-    """partial [tokens, splits, heads, head_dim + 16] with the seen splits' (sums, m, l) filled in.
+    """partial [tokens, splits, heads, head_dim + 16] with the seen splits' (sums, m, l) filled in;
+    or y [tokens, heads * head_dim], the sums of the one split over its l.
 
     It has the dtype of the given tensors.
     """
-    partial = t.partial.clone()
+    y = getattr(t, "y", None)
+    partial = t.partial.clone() if y is None else t.q.new_zeros(
+        len(t.q), 1, t.heads, t.head_dim + 16
+    )  # fmt: skip
     queries = t.q.reshape(len(t.q), t.heads, t.head_dim)
     group = t.heads // t.kv_heads
     for token in range(int(t.count[0])):
@@ -94,11 +121,24 @@ def oracle(t):
             out[:, : t.head_dim] = torch.einsum("hj,jhd->hd", weights, values)
             out[:, t.head_dim] = m[:, 0]
             out[:, t.head_dim + 1] = weights.sum(1)
-    return {"partial": partial}
+    if y is None:
+        return {"partial": partial}
+    return {"y": divided(partial[: int(t.count[0])], y.clone(), t.head_dim)}
 
 
-def make(rng, weights, cache, places, heads, kv_heads, head_dim, page, tokens=0, window=0):
-    """Tokens at `places` (sequence, position), in `tokens` rows; cache storage `cache`.
+def divided(partial, y, dim):
+    """y [tokens, heads * head_dim] with the rows filled in of which partial
+    [rows, 1, heads, dim + 16] has the one split: sums, of which -0 is 0, over l."""
+    joined = (partial[:, 0, :, :dim] + 0.0) / partial[:, 0, :, dim + 1 : dim + 2]
+    y[: len(partial)] = joined.reshape(len(partial), -1)
+    return y
+
+
+def make(
+    rng, weights, cache, places, heads, kv_heads, head_dim, page, tokens=0, window=0, joined=False
+):
+    """Tokens at `places` (sequence, position), in `tokens` rows; cache storage `cache`. `joined`:
+    they see one split, and `y` takes their output.
 
     Pages lie in random order. Every slot of the cache that no token sees is NaN, and logical pages
     that no token sees lead to a page of NaN.
@@ -122,7 +162,9 @@ def make(rng, weights, cache, places, heads, kv_heads, head_dim, page, tokens=0,
         pools.append(stored(pool.swapaxes(1, 2), cache))
     rows = np.full((tokens, 2), -1, np.int32)
     rows[: len(places)] = places
-    splits = splits_kept(longest + SPLIT, window)
+    splits = 1 if joined else splits_kept(longest + SPLIT, window)
+    shape = (tokens, heads * head_dim) if joined else (tokens, splits, heads, head_dim + 16)
+    output = "y" if joined else "partial"
     return Case(
         {
             "count": np.array([len(places)], np.int32),
@@ -131,8 +173,8 @@ def make(rng, weights, cache, places, heads, kv_heads, head_dim, page, tokens=0,
             "q": rng.standard_normal((tokens, heads * head_dim), np.float32),
             "k_pages": pools[0],
             "v_pages": pools[1],
-            # splits that a token does not see keep what they hold
-            "partial": np.full((tokens, splits, heads, head_dim + 16), 7, np.float32),
+            # rows behind the last, and splits that a token does not see, keep what they hold
+            output: np.full(shape, 7, np.float32),
         },
         {
             "heads": heads,
@@ -145,9 +187,9 @@ def make(rng, weights, cache, places, heads, kv_heads, head_dim, page, tokens=0,
             "pages_per_sequence": per_sequence,
             "scale": float(np.float32(head_dim**-0.5)),
         },
-        ("partial",),
+        (output,),
         dict.fromkeys(("k_pages", "v_pages"), (tokens, 2, kv_heads * head_dim))
-        | {"partial": (tokens, splits, heads)},
+        | ({} if joined else {"partial": (tokens, splits, heads)}),
     )
 
 
@@ -155,8 +197,12 @@ def call_standalone(kernel, a):
     """Runs a rung or the standalone kernel on a case's arrays."""
     live = int(a.count[0])
     q = a.q[:live].reshape(live, a.heads, a.head_dim)
-    scale, partial = np.float32(a.scale), a.partial[:live]
+    y, scale = getattr(a, "y", None), np.float32(a.scale)
+    shape = (live, 1, a.heads, a.head_dim + 16)
+    partial = a.partial[:live] if y is None else np.zeros(shape, np.float32)
     kernel(q, a.k_pages, a.v_pages, a.page_table, a.rows[:live], a.window, scale, partial)
+    if y is not None:
+        divided(partial, y, a.head_dim)
 
 
 def call_standalone_cuda(launch, a):
@@ -164,7 +210,8 @@ def call_standalone_cuda(launch, a):
     live, dim = int(a.count[0]), a.head_dim
     kernel = "attention_f32" if a.k_pages.dtype == np.float32 else "attention_bf16"
     sizes = (a.heads, a.kv_heads, dim, a.page, a.splits, a.window, a.pages_per_sequence)
-    tensors = (a.q, a.rows, a.page_table, a.k_pages, a.v_pages, a.partial)
+    outputs = getattr(a, "partial", None), getattr(a, "y", None)
+    tensors = (a.q, a.rows, a.page_table, a.k_pages, a.v_pages, *outputs)
     if kernel == "attention_bf16" and dim in (64, 128):
         shared = 8 * 2 * 2 * 16 * dim * 2 + 2 * 8 * 8 * (dim + 4 + 2) * 4
     else:

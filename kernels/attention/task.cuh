@@ -7,7 +7,8 @@
 // Otherwise: warp w has keys 64 w to 64 w + 63 of the split, a lane two of them, 32 apart. Scores:
 // fused multiply-adds, column i to sum i % 4, (0 + 1) + (2 + 3), times scale; weights joined in
 // halves; values by fused multiply-adds, keys ascending.
-// Both: warps in order by fused multiply-adds with e^(m_w - m). Powers by the GPU's 2^x.
+// Both: warps in order by fused multiply-adds with e^(m_w - m). Powers by the GPU's 2^x. Where a
+// token sees one split, y = (acc + 0) / l, as attention_combine has it.
 //
 // For the tensor cores, keys and values of earlier steps come through the ring, a chunk a run of
 // positions, up to 64 of a page by one copy; those of this step, which other workers wrote, are put
@@ -143,6 +144,28 @@ struct attention : MkBody {
     const int page = s.block(0) / a.page + mk_lane();
     if (s.first >= s.end || page * a.page >= s.end) return 0;
     return mk_load_coherent(a.page_table + s.sequence * a.pages_per_sequence + page);
+  }
+
+  // While queries, keys and values are multiplied, which mostly reads the L2 cache, memory would have
+  // little to do. Two tiles of each worker are what that cache holds; with four they are slower.
+  enum { NEAR = 2 };
+  MK_DEVICE static void near(const AttentionArgs& a, const MkRun& run) {
+    if (!streams(a)) return;
+    const Places all = Places::of(a);
+    const int count = mk_load_immutable(a.count), bytes = a.page * a.head_dim * int(sizeof(mk_kv));
+#pragma unroll 1
+    for (int i = 0; i < NEAR && i < run.count; i++) {
+      const Place p = all.at(run.tile(i));
+      if (p.token >= count) break;
+      const int sequence = mk_load_immutable(a.rows + 2 * p.token);
+      const int position = mk_load_immutable(a.rows + 2 * p.token + 1);
+      const Seen s = seen(a, all, p, sequence, position, position);
+      const int page = s.block(0) / a.page + mk_lane();  // a lane a page
+      if (s.first >= s.end || page * a.page >= s.end) continue;
+      const int64_t at = s.at(a, page * a.page);
+      mk_prefetch(a.k_pages + at, bytes);
+      mk_prefetch(a.v_pages + at, bytes);
+    }
   }
 
   // Positions that a copy brings, all of one page; and where a vector of 16 bytes of one of them lies.
@@ -410,6 +433,7 @@ struct attention : MkBody {
     return row < group && at < DIM ? a.q + (int64_t(token) * a.heads + head) * DIM + at : nullptr;
   }
 
+  enum { EARLY = MK_ROWS == 1 };  // more tokens have other tiles meanwhile, and need the registers
   // for up to GROUP queries of the group, from query g0 on
   template <int DIM>
   MK_DEVICE static void multiply(const AttentionArgs& a, const Seen& s, int tile, int g0,
@@ -422,6 +446,10 @@ struct attention : MkBody {
     mk_bf16* q = reinterpret_cast<mk_bf16*>(ml + MK_COMPUTE_WARPS * GROUP * 2);  // [GROUP][DIM + Q_PAD]
     mk_float4 x = c.ahead;
     const float* from = query<DIM>(a, s.token, s.kv_head, group, g0);
+    // a single token's own key and value are on their way while its queries come
+    const bool own = EARLY && mk_warp() == (blocks - 1) % MK_COMPUTE_WARPS && s.fresh < s.end;
+    mk_word4 newest = {};
+    if (own) newest = written<DIM>(a, s, s.end - 1);
     bool there = g0 == 0 && c.ahead_of == tile;  // unless it came too early
     MkAwait wait(*c.ring.guard);
 #pragma unroll 1
@@ -447,7 +475,7 @@ struct attention : MkBody {
       char* keys = c.take(CHUNK) + at / side * side * DIM * 2 + at % side * ROW;
       char* values = keys + CHUNK / 2;
       const bool patched = j + BLOCK > s.fresh;
-      if (patched) patch<DIM>(a, s, j, keys, values);
+      if (patched) patch<DIM>(a, s, j, keys, values, newest);
       const int low = s.first - j, high = s.end - j;
       float weights[4], rescale[2];
       state.score(weights, q, keys, side, a.scale, low, high);
@@ -466,34 +494,51 @@ struct attention : MkBody {
     if (mk_warp() < blocks)
       state.leave(sums + mk_warp() * GROUP * (DIM + PAD), ml + mk_warp() * GROUP * 2);
     c.sync();
-    const int64_t row = (int64_t(s.token) * a.splits + s.place) * a.heads + head;
-    float* partial = a.partial + row * (DIM + 16);
+    float* out = out_of(a, s, head, DIM);
+    const int pitch = a.y ? DIM : DIM + 16;
 #pragma unroll 1
     for (int i = mk_thread() * 4; i < count * DIM; i += MK_COMPUTERS * 4)
-      join(partial + i / DIM * (DIM + 16), DIM, sums + i / DIM * (DIM + PAD), GROUP * (DIM + PAD),
+      join(a, out + i / DIM * pitch, DIM, sums + i / DIM * (DIM + PAD), GROUP * (DIM + PAD),
            ml + i / DIM * 2, GROUP * 2, i % DIM, least(blocks, MK_COMPUTE_WARPS));
   }
-  // This step's keys and values of the block at position j, which no copy brings.
+  // A head's row of partial, or of y.
+  MK_DEVICE static float* out_of(const AttentionArgs& a, const Seen& s, int head, int dim) {
+    if (a.y) return a.y + (int64_t(s.token) * a.heads + head) * dim;
+    return a.partial + ((int64_t(s.token) * a.splits + s.place) * a.heads + head) * (dim + 16);
+  }
+  // Of position i a vector of 16 bytes, a lane each, that was written in this step: of its key, then
+  // of its value.
+  template <int DIM>
+  MK_DEVICE static mk_word4 written(const AttentionArgs& a, const Seen& s, int i) {
+    enum { VECTORS = DIM / 8 };
+    const int lane = mk_lane();
+    const mk_kv* from = lane < VECTORS ? a.k_pages : a.v_pages;
+    mk_word4 x = {};
+    if (lane < 2 * VECTORS) x = mk_load_coherent16(from + s.at(a, i) + lane % VECTORS * 8);
+    return x;
+  }
+  // This step's keys and values of the block at position j, which no copy brings; `newest` are those
+  // of the last position that is seen.
   template <int DIM>
   MK_DEVICE static void patch(const AttentionArgs& a, const Seen& s, int j, char* keys,
-                              char* values) {
-    enum { VECTORS = DIM / 8 };  // of 16 bytes, a lane each: keys, then values
-    const int lane = mk_lane(), vector = lane % VECTORS;
-    const mk_kv* from = lane < VECTORS ? a.k_pages : a.v_pages;
+                              char* values, const mk_word4& newest) {
+    enum { VECTORS = DIM / 8 };
+    const int lane = mk_lane(), end = least(s.end, j + BLOCK);
     char* to = lane < VECTORS ? keys : values;
 #pragma unroll 1
-    for (int i = most(s.fresh, j); i < least(s.end, j + BLOCK); i++)
+    for (int i = most(s.fresh, j); i < end; i++) {
+      const mk_word4 x = EARLY && i == s.end - 1 ? newest : written<DIM>(a, s, i);
       if (lane < 2 * VECTORS)
-        *reinterpret_cast<mk_word4*>(to + place(copied(a), i - j, vector)) =
-            mk_load_coherent16(from + s.at(a, i) + vector * 8);
+        *reinterpret_cast<mk_word4*>(to + place(copied(a), i - j, lane % VECTORS)) = x;
+    }
     mk_sync_warp();
   }
 
-  // Four columns, from d on, of the warps' sums to a row of partial; the first thread of the row
-  // also has m and l. This runs once a tile: instructions that must be fetched take longer to come than
+  // Four columns, from d on, of the warps' sums to a row of partial, of which the first thread also
+  // has m and l; or over l to a row of y. This runs once a tile: instructions that must be fetched take longer to come than
   // these to run, so its loops are not unrolled.
-  MK_DEVICE static void join(float* out, int dim, const float* sums, int pitch, const float* ml,
-                             int ml_pitch, int d, int warps) {
+  MK_DEVICE static void join(const AttentionArgs& a, float* out, int dim, const float* sums,
+                             int pitch, const float* ml, int ml_pitch, int d, int warps) {
     float m = unseen(), l = 0.0f;
     mk_float4 y = {{0, 0, 0, 0}};
 #pragma unroll 1
@@ -505,8 +550,10 @@ struct attention : MkBody {
       for (int i = 0; i < 4; i++) y.v[i] = mk_fma(x.v[i], factor, y.v[i]);
       l = mk_fma(ml[1], factor, l);
     }
+    if (a.y)
+      for (int i = 0; i < 4; i++) y.v[i] = mk_div(mk_add(y.v[i], 0.0f), l);
     mk_store(reinterpret_cast<mk_float4*>(out + d), y);
-    if (d != 0) return;
+    if (a.y || d != 0) return;
     mk_store(out + dim, m);
     mk_store(out + dim + 1, l);
   }
@@ -552,11 +599,10 @@ struct attention : MkBody {
       for (int n = 0; n < WIDTH; n++) sums[mk_warp() * dim + d + n] = y[n];
     }
     c.sync();
-    const int64_t row = (int64_t(s.token) * a.splits + s.place) * a.heads + head;
     const int warps = (s.end - 1 - begin) / SHARE + 1 - skipped;
-    float* partial = a.partial + row * (dim + 16);
+    float* out = out_of(a, s, head, dim);
     for (int d = mk_thread() * 4; d < dim; d += MK_COMPUTERS * 4)
-      join(partial, dim, sums + skipped * dim, dim, ml + skipped * 2, 2, d, warps);
+      join(a, out, dim, sums + skipped * dim, dim, ml + skipped * 2, 2, d, warps);
   }
   template <class T>
   MK_DEVICE static float score(const AttentionArgs& a, const float* q, const T* key, int dim,

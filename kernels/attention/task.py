@@ -9,6 +9,7 @@ partial lanes of 16 scores [16, 16].
 from mkport.machines.cpu.vector import (
     add,
     body,
+    div,
     exp,
     fma,
     get_f32,
@@ -37,7 +38,8 @@ ATTENTION_STATE = 320  # of a head in the arena, beside its sums
 
 @body
 def attention(a, tile, arena):
-    """partial[token, place, heads of a kv head]: what the token sees of the split of that place."""
+    """partial[token, place, heads of a kv head]: what the token sees of the split of that place; or
+    y[token, columns of these heads], where it sees one split."""
     kv_head, token = tile % a.kv_heads, tile // (a.kv_heads * a.splits)
     place = (tile // a.kv_heads % a.splits + token) * a.split_step % a.splits
     if token >= get_i32(a.count, 0):
@@ -72,7 +74,10 @@ def attention(a, tile, arena):
             attention_values_16(a, keys, group, arena)
         else:
             attention_values(a, keys, low, high, group, arena)
-    attention_end(a, ((token * a.splits + place) * a.kv_heads + kv_head) * group, group, arena)
+    if a.y != 0:
+        attention_divide(a, q, group, arena)
+    else:
+        attention_end(a, ((token * a.splits + place) * a.kv_heads + kv_head) * group, group, arena)
 
 
 @body
@@ -212,39 +217,89 @@ def attention_values(a, values, low, high, group, arena):
 
 @body
 def attention_values_16(a, values, group, arena):
-    """`attention_values` of a block that is seen whole: 16 values in registers for all heads."""
-    row = a.head_dim
-    for d in range(0, row, 16):
-        v = values + d
-        v0, v1 = load_kv(a.v_pages, v), load_kv(a.v_pages, v + row)
-        v2, v3 = load_kv(a.v_pages, v + 2 * row), load_kv(a.v_pages, v + 3 * row)
-        v4, v5 = load_kv(a.v_pages, v + 4 * row), load_kv(a.v_pages, v + 5 * row)
-        v6, v7 = load_kv(a.v_pages, v + 6 * row), load_kv(a.v_pages, v + 7 * row)
-        v8, v9 = load_kv(a.v_pages, v + 8 * row), load_kv(a.v_pages, v + 9 * row)
-        v10, v11 = load_kv(a.v_pages, v + 10 * row), load_kv(a.v_pages, v + 11 * row)
-        v12, v13 = load_kv(a.v_pages, v + 12 * row), load_kv(a.v_pages, v + 13 * row)
-        v14, v15 = load_kv(a.v_pages, v + 14 * row), load_kv(a.v_pages, v + 15 * row)
+    """`attention_values` of a block that is seen whole: up to three heads side by side."""
+    step = a.head_dim + ATTENTION_STATE
+    for d in range(0, a.head_dim // 64 * 64, 64):
+        g = 0
+        while g + 3 <= group:
+            attention_values_three(a, values, d, g * step, step, arena)
+            g += 3
+        while g < group:
+            attention_values_one(a, values, d, g * step, arena)
+            g += 1
+    for d in range(a.head_dim // 64 * 64, a.head_dim, 16):
         for g in range(group):
-            state = g * (row + ATTENTION_STATE)
-            w = state + row + 48
+            state = g * step
+            w = state + a.head_dim + 48
             s = mul(load_f32(arena, state + d), load_f32(arena, w - 16))
-            s = fma(v0, splat(get_f32(arena, w)), s)
-            s = fma(v1, splat(get_f32(arena, w + 1)), s)
-            s = fma(v2, splat(get_f32(arena, w + 2)), s)
-            s = fma(v3, splat(get_f32(arena, w + 3)), s)
-            s = fma(v4, splat(get_f32(arena, w + 4)), s)
-            s = fma(v5, splat(get_f32(arena, w + 5)), s)
-            s = fma(v6, splat(get_f32(arena, w + 6)), s)
-            s = fma(v7, splat(get_f32(arena, w + 7)), s)
-            s = fma(v8, splat(get_f32(arena, w + 8)), s)
-            s = fma(v9, splat(get_f32(arena, w + 9)), s)
-            s = fma(v10, splat(get_f32(arena, w + 10)), s)
-            s = fma(v11, splat(get_f32(arena, w + 11)), s)
-            s = fma(v12, splat(get_f32(arena, w + 12)), s)
-            s = fma(v13, splat(get_f32(arena, w + 13)), s)
-            s = fma(v14, splat(get_f32(arena, w + 14)), s)
-            s = fma(v15, splat(get_f32(arena, w + 15)), s)
+            for j in range(16):
+                v = load_kv(a.v_pages, values + j * a.head_dim + d)
+                s = fma(v, splat(get_f32(arena, w + j)), s)
             store_f32(arena, state + d, s)
+
+
+@body
+def attention_values_three(a, values, d, state, step, arena):
+    """`attention_values_16` of 64 columns, from `d` on, of three heads, the first one's place in
+    the arena at `state`: twelve sums stay in registers."""
+    w0, row = state + a.head_dim + 48, a.head_dim
+    w1, w2 = w0 + step, w0 + 2 * step
+    r0, r1, r2 = load_f32(arena, w0 - 16), load_f32(arena, w1 - 16), load_f32(arena, w2 - 16)
+    x, y, z = state + d, state + step + d, state + 2 * step + d
+    a0, a1 = mul(load_f32(arena, x), r0), mul(load_f32(arena, x + 16), r0)
+    a2, a3 = mul(load_f32(arena, x + 32), r0), mul(load_f32(arena, x + 48), r0)
+    b0, b1 = mul(load_f32(arena, y), r1), mul(load_f32(arena, y + 16), r1)
+    b2, b3 = mul(load_f32(arena, y + 32), r1), mul(load_f32(arena, y + 48), r1)
+    c0, c1 = mul(load_f32(arena, z), r2), mul(load_f32(arena, z + 16), r2)
+    c2, c3 = mul(load_f32(arena, z + 32), r2), mul(load_f32(arena, z + 48), r2)
+    for j in range(16):
+        v = values + j * row + d
+        v0, v1 = load_kv(a.v_pages, v), load_kv(a.v_pages, v + 16)
+        v2, v3 = load_kv(a.v_pages, v + 32), load_kv(a.v_pages, v + 48)
+        w = splat(get_f32(arena, w0 + j))
+        a0, a1, a2, a3 = fma(v0, w, a0), fma(v1, w, a1), fma(v2, w, a2), fma(v3, w, a3)
+        w = splat(get_f32(arena, w1 + j))
+        b0, b1, b2, b3 = fma(v0, w, b0), fma(v1, w, b1), fma(v2, w, b2), fma(v3, w, b3)
+        w = splat(get_f32(arena, w2 + j))
+        c0, c1, c2, c3 = fma(v0, w, c0), fma(v1, w, c1), fma(v2, w, c2), fma(v3, w, c3)
+    attention_put_64(arena, x, a0, a1, a2, a3)
+    attention_put_64(arena, y, b0, b1, b2, b3)
+    attention_put_64(arena, z, c0, c1, c2, c3)
+
+
+@body
+def attention_values_one(a, values, d, state, arena):
+    """`attention_values_three` of one head."""
+    w0, x = state + a.head_dim + 48, state + d
+    r0 = load_f32(arena, w0 - 16)
+    a0, a1 = mul(load_f32(arena, x), r0), mul(load_f32(arena, x + 16), r0)
+    a2, a3 = mul(load_f32(arena, x + 32), r0), mul(load_f32(arena, x + 48), r0)
+    for j in range(16):
+        v = values + j * a.head_dim + d
+        v0, v1 = load_kv(a.v_pages, v), load_kv(a.v_pages, v + 16)
+        v2, v3 = load_kv(a.v_pages, v + 32), load_kv(a.v_pages, v + 48)
+        w = splat(get_f32(arena, w0 + j))
+        a0, a1, a2, a3 = fma(v0, w, a0), fma(v1, w, a1), fma(v2, w, a2), fma(v3, w, a3)
+    attention_put_64(arena, x, a0, a1, a2, a3)
+
+
+@body
+def attention_put_64(arena, at, a, b, c, d):
+    """Stores 64 columns."""
+    store_f32(arena, at, a)
+    store_f32(arena, at + 16, b)
+    store_f32(arena, at + 32, c)
+    store_f32(arena, at + 48, d)
+
+
+@body
+def attention_divide(a, y, group, arena):
+    """Writes each head's sums over l; `y` is where the first head's columns begin."""
+    for g in range(group):
+        out, state = y + g * a.head_dim, g * (a.head_dim + ATTENTION_STATE)
+        weight_sum = splat(get_f32(arena, state + a.head_dim + 16))
+        for d in range(0, a.head_dim, 16):
+            store_f32(a.y, out + d, div(add(load_f32(arena, state + d), zeros()), weight_sum))
 
 
 @body

@@ -153,6 +153,7 @@ def _dispatch(ops: Sequence[Op]) -> str:
             *switch(*cases(products, "rows = mk_rows_part<{}>(box, part, load)")),
             "  return rows;",
         ],
+        "near(const MkBox& box)": switch(*cases(having("near"), "mk_near_record<{}>(box)")),
         "load(const MkBox& box, int tile, MkLoad& load)": switch(
             *cases(loading, "mk_load_part<{}>(box, tile, load)")
         ),

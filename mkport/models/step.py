@@ -311,8 +311,10 @@ class Step:
 
     def attend(self, layer: int, a: Heads) -> None:
         """Attention of the projected queries, split by split: partial sums [rows, splits, heads,
-        head_dim + 16] of the splits that a token can see."""
+        head_dim + 16] of the splits that a token can see; of one split, what `join_splits` gives.
+        """
         shape, splits = self.shape, self.shape.splits(a.window)
+        out = {"y": self._attended(a)} if splits == 1 else {"partial": self._partial(a)}
         self.graph.add(
             ATTENTION,
             f"layer {layer} / attention",
@@ -322,7 +324,7 @@ class Step:
             q="q",
             k_pages=self._pages(layer, a, "k"),
             v_pages=self._pages(layer, a, "v"),
-            partial=self._partial(a),
+            **out,
             heads=a.heads,
             kv_heads=a.kv_heads,
             head_dim=a.head_dim,
@@ -335,8 +337,10 @@ class Step:
         )
 
     def join_splits(self, layer: int, a: Heads) -> str:
-        """Joins the splits of `attend`; returns [rows, heads * head_dim]."""
-        joined = self.scratch("attended", self.shape.rows, a.heads * a.head_dim)
+        """Joins the splits of `attend`, if there are several; returns [rows, heads * head_dim]."""
+        joined = self._attended(a)
+        if self.shape.splits(a.window) == 1:
+            return joined
         self.graph.add(
             COMBINE,
             f"layer {layer} / combine",
@@ -351,6 +355,9 @@ class Step:
             warps=warps_for(self.shape.splits(0)),
         )
         return joined
+
+    def _attended(self, a: Heads) -> str:
+        return self.scratch("attended", self.shape.rows, a.heads * a.head_dim)
 
     def _partial(self, a: Heads) -> str:
         rows, splits = self.shape.rows, self.shape.splits(a.window)

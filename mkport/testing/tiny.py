@@ -14,7 +14,7 @@ from mkport.models.sizes import TINY
 from mkport.models.step import FULL_TABLE, WINDOW_TABLE, StepShape
 from mkport.plan import Graph
 
-SHAPE = StepShape(rows=6, context=320, sequences=3, logits=4, page=16)
+SHAPE = StepShape(rows=6, context=640, sequences=3, logits=4, page=16)
 LLAMA = llama.LlamaConfig(
     hidden=64,
     layers=2,

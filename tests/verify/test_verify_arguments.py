@@ -31,9 +31,24 @@ def test_every_familys_arguments_fit(shape: str) -> None:
 
 def test_too_few_splits_for_the_context_are_refused() -> None:
     partial = {"shape": (6, 1, 6, 48), "logical": (6, 1, 6)}
-    args, shape = {"splits": 1, "split_step": 1}, replace(tiny.SHAPE, context=640)
-    said = _refusal(_edited("llama", "attention", args, {"partial": partial}, shape))
+    args = {"splits": 1, "split_step": 1}
+    said = _refusal(_edited("llama", "attention", args, {"partial": partial}))
     assert "positions of rows: 1 to 512 here, but 640 in layer 0 / k_proj" in said
+
+
+def test_attention_writes_sums_or_the_output_of_one_split() -> None:
+    y = {"y": "attended", "partial": None}
+    assert "y takes the output of one split, but splits is 2" in _refusal(
+        _edited("llama", "attention", y)
+    )
+    for both in ({"y": "attended"}, {"partial": None}):
+        said = _refusal(_edited("llama", "attention", both))
+        assert "one of partial and y takes the output: give one of them" in said
+    one = StepShape(rows=2, context=320)
+    assert argument_problems(tiny.graphs(one)["llama"]) == {}
+    assert "y is [2, 192], not [2, heads * head_dim = 96]" in _refusal(
+        _edited("llama", "attention", {"heads": 3, "kv_heads": 1}, shape=one)
+    )
 
 
 def test_the_check_is_quick() -> None:
@@ -80,11 +95,11 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, dict[str, Any]], str]
     "narrow rows": ("llama", "embed", {"k": 24}, {}, "k is 24, not a multiple of 16"),
     "wide page table": (
         "llama", "gemm_rope", {"pages_per_sequence": 10**8}, {},
-        "positions of rows: 320 here, but at least 1599999985",
+        "positions of rows: 640 here, but at least 1599999985",
     ),
     "wide page table of attention": (
         "llama", "attention", {"pages_per_sequence": 10**8}, {},
-        "page_table is [3, 20], not [any, pages_per_sequence = 100000000]",
+        "page_table is [3, 40], not [any, pages_per_sequence = 100000000]",
     ),
     "count of other integers": (
         "llama", "gemm", {"count": "tokens"}, {}, "count is [6], not [1]",
@@ -99,11 +114,11 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, dict[str, Any]], str]
     ),
     "caches of two sizes": (
         "llama", "attention", {}, {"k_pages": {"shape": (3, 2, 16, 32)}},
-        "k_pages is [3, 2, 16, 32], but v_pages is [60, 2, 16, 32]",
+        "k_pages is [3, 2, 16, 32], but v_pages is [120, 2, 16, 32]",
     ),
     "wide page": (
         "llama", "attention", {"page": 4096}, {},
-        "k_pages is [60, 2, 16, 32], not [any, kv_heads = 2, page = 4096, head_dim = 32]",
+        "k_pages is [120, 2, 16, 32], not [any, kv_heads = 2, page = 4096, head_dim = 32]",
     ),
     "page of one key": (
         "llama", "attention", {"page": 1}, {}, "page is 1, not a multiple of 16",

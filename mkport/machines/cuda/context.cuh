@@ -3,6 +3,8 @@
 // signals a counter and asks for no block index. A tile may be walked in `parts`, each handed over
 // by itself: load, compute and store are then given tile * parts + part.
 //
+//   near(a, run)            asks the L2 cache for what the first tiles will load, some records before;
+//                           in steps of more than 16 rows alone (one warp)
 //   begin(a, run, ring)     once a record, before its loads (one warp)
 //   load(a, tile, ring)     streams the tile's immutable bytes through the ring (one warp)
 //                           (of a product: rows(a, tile, lower, ring) says which they are)
@@ -396,6 +398,8 @@ struct MkBody {
   // True when `ahead` has something to do.
   static constexpr bool has_ahead = false;
   static constexpr int parts = 1;
+  template <class A>
+  MK_DEVICE static void near(const A&, const MkRun&) {}
   template <class A>
   MK_DEVICE static void begin(const A&, const MkRun&, MkLoad&) {}
   template <class A>

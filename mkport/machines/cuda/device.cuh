@@ -170,6 +170,13 @@ MK_INLINE mk_word4 mk_load_immutable16(const void* p) {  // 16 bytes aligned
 MK_INLINE void mk_prefetch(const void* p) {  // 128 bytes, to the L2 cache
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+MK_INLINE void mk_prefetch(const void* p, int bytes) {  // likewise, a multiple of 16
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
+}
+#else
+MK_INLINE void mk_prefetch(const void*, int) {}
+#endif
 MK_INLINE float mk_load_coherent(const float* p) {
   float x;
   asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(x) : "l"(p) : "memory");

@@ -198,6 +198,10 @@ MK_DEVICE inline void mk_begin_record(const MkBox& box, MkLoad& load) {
   Body::begin(mk_args<Args>(box), mk_run(box), load);
 }
 template <class Body, class Args>
+MK_DEVICE inline void mk_near_record(const MkBox& box) {
+  Body::near(mk_args<Args>(box), mk_run(box));
+}
+template <class Body, class Args>
 MK_DEVICE inline void mk_load_part(const MkBox& box, int part, MkLoad& load) {
   Body::load(mk_args<Args>(box), part, load);
 }

@@ -67,6 +67,7 @@ MK_DEVICE inline void mk_loader(const MkLaunch& launch) {
                    launch.ring_bytes - progress.taken, -1, {}, {}};
     for (; published < count && published <= r + MK_AHEAD; published++) {
       mk_publish(role, published, next);
+      if (MK_ROWS > 16 && !role.guard.dead) mk_dispatch_near(role.box(published));
       next = mk_fetch(launch, published + 1, count);
     }
     if (!role.guard.dead) mk_load_record(role, role.box(r), load);

@@ -277,6 +277,7 @@ inline mk_word4 mk_load_immutable16(const void* p) {
   return x;
 }
 inline void mk_prefetch(const void*) {}
+inline void mk_prefetch(const void*, int) {}
 inline mk_word4 mk_load_coherent16(const void* p) {
   mk_host::maybe_leave();
   return mk_load_immutable16(p);
