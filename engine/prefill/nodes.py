@@ -83,8 +83,8 @@ def _gemm_silu(c: Chunk, a: SimpleNamespace) -> None:
 def _attention(c: Chunk, a: SimpleNamespace) -> None:
     pages = c.room.pages[a.page_table]
     k, v = (gathered(c.fixed[name], pages.seen).to(c.dtype) for name in (a.k_pages, a.v_pages))
-    q = c.scratch[a.q]
-    c.scratch[a.partial] = attention(q, k, v, c.room.count, pages.keys, a.window, a.scale)
+    q, out = c.scratch[a.q], a.partial if a.y is None else a.y
+    c.scratch[out] = attention(q, k, v, c.room.count, pages.keys, a.window, a.scale)
 
 
 def _attention_combine(c: Chunk, a: SimpleNamespace) -> None:

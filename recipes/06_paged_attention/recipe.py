@@ -85,7 +85,8 @@ assert np.allclose(sums / total, whole)
 
 The triple (sums, m, l) has a pleasant property: two of them, of two runs of keys, can be joined
 into the triple of both, by the same repair. So the keys are cut into *splits*, each a task of its
-own that may run anywhere, and a small op, `attention_combine`, joins them.
+own that may run anywhere, and a small op, `attention_combine`, joins them. (Where a context is one
+split, attention divides `sums` by `l` itself.)
 
 Where to cut is a question of trust. It is tempting to cut a text into as many parts as there are
 idle workers. Then the same token has other bits on another machine, or when the batch changes.

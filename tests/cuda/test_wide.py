@@ -25,7 +25,7 @@ from tests.kernels.cases import WIDE
 
 MACHINES = ["host", pytest.param("cuda", marks=pytest.mark.gpu)]
 SLOW = pytest.mark.slow
-CONTEXT, VOCAB, PAGE = 320, 77, 16
+CONTEXT, VOCAB, PAGE = tiny.SHAPE.context, 77, 16
 WINDOW = TINY["cohere2_moe"]["sliding_window"]
 STAGE = stage_bytes(SHARED_BYTES)
 Arrays = dict[str, np.ndarray]

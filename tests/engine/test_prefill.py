@@ -34,6 +34,7 @@ from mkport.engine.sequence import Plan
 from mkport.engine.sequence import Sequence as Tokens
 from mkport.engine.target import CpuTarget, HostTarget
 from mkport.errors import UserError
+from mkport.kernels.attention.op import SPLIT
 from mkport.machines.host.build import build, compiler, launch
 from mkport.models.sizes import TINY
 from mkport.testing.law import EPS, measure
@@ -73,9 +74,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LoadedModel
 
 
 @contextmanager
-def decoding(model: LoadedModel, sizes: Sequence[int] = ()) -> Iterator[tuple[Decoder, Prefill]]:
+def decoding(
+    model: LoadedModel, sizes: Sequence[int] = (), context: int = CONTEXT
+) -> Iterator[tuple[Decoder, Prefill]]:
     """A decoder of two sequences, and prefill over its tensors."""
-    given = {"batch": 2, "context": CONTEXT, "page": PAGE, "workers": 2}
+    given = {"batch": 2, "context": context, "page": PAGE, "workers": 2}
     with one_program(), Decoder(model, **given) as decoder:  # type: ignore[arg-type]
         steps = decoder._steps
         yield decoder, Prefill(steps.planned[0].schedule.graph, steps.tensors, sizes=sizes)
@@ -102,14 +105,17 @@ def pages_of(decoder: Decoder, sequence: int, tokens: int) -> dict[str, np.ndarr
     return found
 
 
-@pytest.mark.parametrize("sizes", [(), (40, CONTEXT)], ids=["as they are", "in sizes"])
+@pytest.mark.parametrize(
+    ("sizes", "context"), [((), CONTEXT), ((40, CONTEXT), CONTEXT), ((), SPLIT + PAGE)],
+    ids=["as they are", "in sizes", "splits that are joined"],
+)  # fmt: skip
 @pytest.mark.parametrize("family", FAMILIES)
 def test_pages_are_those_of_decode_steps(
-    model: Callable[..., LoadedModel], family: str, sizes: Sequence[int]
+    model: Callable[..., LoadedModel], family: str, sizes: Sequence[int], context: int
 ) -> None:
     """Rows that fill a size up are not a number, so that no other row may read them."""
     (ids,) = prompts_of([101], VOCAB)
-    with decoding(model(family), sizes) as (decoder, prefill):
+    with decoding(model(family), sizes, context) as (decoder, prefill):
         token, logits = decoder.prefill(0, ids)
         logits = logits.copy()
         wanted = pages_of(decoder, 0, 100)
