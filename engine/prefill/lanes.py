@@ -38,7 +38,9 @@ def _dealt(nodes: Sequence[Node]) -> tuple[list[Turn], bool]:
     """The turns, and whether anything goes on in the main lane while the other has work."""
     lanes, found, beside = (_Lane(), _Lane()), list[Turn](), False
     heads = {node.args["x"] for node in nodes if node.op.name == "rope"}
-    heads |= {node.args["y"] for node in nodes if node.op.name in ("attention", "attention_combine")}
+    heads |= {
+        node.args["y"] for node in nodes if node.op.name in ("attention", "attention_combine")
+    }
     for i, node in enumerate(nodes):
         read, written = touched(node)
         side = _is_attention(node, heads)
