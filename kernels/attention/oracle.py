@@ -208,11 +208,11 @@ def call_standalone(kernel, a):
 def call_standalone_cuda(launch, a):
     """Launches the standalone CUDA kernel on a case's arrays."""
     live, dim = int(a.count[0]), a.head_dim
-    kernel = "attention_f32" if a.k_pages.dtype == np.float32 else "attention_bf16"
+    stored, y = "f32" if a.k_pages.dtype == np.float32 else "bf16", getattr(a, "y", None)
+    kernel = f"attention_{stored}" + ("" if y is None else "_whole")
     sizes = (a.heads, a.kv_heads, dim, a.page, a.splits, a.window, a.pages_per_sequence)
-    outputs = getattr(a, "partial", None), getattr(a, "y", None)
-    tensors = (a.q, a.rows, a.page_table, a.k_pages, a.v_pages, *outputs)
-    if kernel == "attention_bf16" and dim in (64, 128):
+    tensors = (a.q, a.rows, a.page_table, a.k_pages, a.v_pages, a.partial if y is None else y)
+    if stored == "bf16" and dim in (64, 128):
         shared = 8 * 2 * 2 * 16 * dim * 2 + 2 * 8 * 8 * (dim + 4 + 2) * 4
     else:
         shared = 8 * (dim + 2 + 64) * 4

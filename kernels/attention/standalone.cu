@@ -4,8 +4,8 @@
 //   q [tokens, heads, head_dim] float32; rows [tokens, 2] int32 (sequence, position); page_table
 //   [sequences, pages_per_sequence] int32; keys and values [pages, kv_heads, page, head_dim];
 //   partial [tokens, splits, heads, head_dim + 16] float32: sums, m, l of each query head, split s
-//   at s % splits; or, where a token sees one split, partial is null and
-//   y [tokens, heads * head_dim] float32 takes the sums over l
+//   at s % splits. Where a token sees one split, attention_bf16_whole and attention_f32_whole give
+//   y [tokens, heads, head_dim] float32 instead, the sums over l.
 
 typedef unsigned short bf16;
 
@@ -164,11 +164,12 @@ __device__ inline long long row_of(const Shape& a, int kv_head, int page, int ke
 }
 __device__ inline float power(float x) { return exp2_fast(__fmul_rn(x, LOG2_E)); }
 
-// Four columns, from d on, of the warps' sums, in order: `divided` by l to a row of y, or to a row of
-// partial; the thread of the
+// Four columns, from d on, of the warps' sums, in order, to a row of partial, or over l to one of y,
+// of a token's WHOLE output; the thread of the
 // first ones also writes m and l.
+template <bool WHOLE>
 __device__ inline void join(float* out, int dim, const float* sums, int pitch, const float* ml,
-                            int ml_pitch, int d, int warps, bool divided) {
+                            int ml_pitch, int d, int warps) {
   float m = ml[0], l = 0.0f;
 #pragma unroll
   for (int warp = 1; warp < WARPS; warp++)
@@ -185,14 +186,14 @@ __device__ inline void join(float* out, int dim, const float* sums, int pitch, c
     y.w = __fmaf_rn(x.w, factor, y.w);
     l = __fmaf_rn(ml[warp * ml_pitch + 1], factor, l);
   }
-  if (divided) {
+  if (WHOLE) {
     y.x = __fdiv_rn(__fadd_rn(y.x, 0.0f), l);
     y.y = __fdiv_rn(__fadd_rn(y.y, 0.0f), l);
     y.z = __fdiv_rn(__fadd_rn(y.z, 0.0f), l);
     y.w = __fdiv_rn(__fadd_rn(y.w, 0.0f), l);
   }
   *reinterpret_cast<float4*>(out + d) = y;
-  if (d != 0 || divided) return;
+  if (WHOLE || d != 0) return;
   out[dim] = m;
   out[dim + 1] = l;
 }
@@ -309,10 +310,10 @@ struct State {
 
 // The block's share of all tiles: each warp streams its blocks of keys and values, of tile after
 // tile, through a ring of its own; warps meet where a tile's sums are joined.
-template <int DIM>
+template <int DIM, bool WHOLE>
 __device__ inline void multiply(const Shape& a, const float* q, const int* rows,
                                 const int* page_table, const bf16* keys, const bf16* values,
-                                float* partial, float* y, char* shared) {
+                                float* output, char* shared) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, at = lane % 4;
   const int SLOT = BLOCK * DIM * 2;  // bytes of 16 keys, or of their values
   const int LINE = 256 / DIM;        // rows that a warp copies at once
@@ -445,14 +446,13 @@ __device__ inline void multiply(const Shape& a, const float* q, const int* rows,
     if (warp < blocks) state.leave(mine + warp * GROUP * (DIM + PAD), mine_ml + warp * GROUP * 2);
     __syncthreads();  // and the tile before the last one has been joined
     const long long place = static_cast<long long>(tile.token) * a.splits + tile.split % a.splits;
-    float* out = partial + (place * a.heads + head) * (DIM + 16);
-    if (y) out = y + (static_cast<long long>(tile.token) * a.heads + head) * DIM;
-    const int pitch = y ? DIM : DIM + 16;
+    const int OUT = WHOLE ? DIM : DIM + 16;  // of whole output a place is a token
+    float* out = output + (place * a.heads + head) * OUT;
 #pragma unroll 1
     for (int i = threadIdx.x; i < count * DIM / 4; i += 256)
-      join(out + i / (DIM / 4) * pitch, DIM, mine + i / (DIM / 4) * (DIM + PAD),
+      join<WHOLE>(out + i / (DIM / 4) * OUT, DIM, mine + i / (DIM / 4) * (DIM + PAD),
            GROUP * (DIM + PAD), mine_ml + i / (DIM / 4) * 2, GROUP * 2, i % (DIM / 4) * 4,
-           blocks < WARPS ? blocks : WARPS, y != nullptr);
+           blocks < WARPS ? blocks : WARPS);
   }
 }
 
@@ -461,9 +461,9 @@ __device__ inline float widen(float x) { return x; }
 
 // Any head, one query of a tile: a lane two keys, 32 apart, then a lane a column; warp w has keys
 // 64 w to 64 w + 63.
-template <class T>
+template <bool WHOLE, class T>
 __device__ inline void walk(const Shape& a, const Tile& t, const float* q, const int* page_table,
-                            const T* keys, const T* values, float* partial, float* y, int head,
+                            const T* keys, const T* values, float* output, int head,
                             char* shared) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, begin = t.split * SPLIT;
   const int kv_head = head / (a.heads / a.kv_heads);
@@ -508,48 +508,78 @@ __device__ inline void walk(const Shape& a, const Tile& t, const float* q, const
   const int skipped = (t.first() - begin) / SHARE;
   const int warps = (t.end() - 1 - begin) / SHARE + 1 - skipped;
   const long long place = static_cast<long long>(t.token) * a.splits + t.split % a.splits;
-  float* out = partial + (place * a.heads + head) * (a.head_dim + 16);
-  if (y) out = y + (static_cast<long long>(t.token) * a.heads + head) * a.head_dim;
+  const long long row = place * a.heads + head;
+  const int pitch = WHOLE ? a.head_dim : a.head_dim + 16;
   for (int d = threadIdx.x * 4; d < a.head_dim; d += 256 * 4)
-    join(out, a.head_dim, sums + skipped * a.head_dim, a.head_dim, ml + skipped * 2, 2, d, warps,
-         y != nullptr);
+    join<WHOLE>(output + row * pitch, a.head_dim, sums + skipped * a.head_dim, a.head_dim,
+                ml + skipped * 2, 2, d, warps);
 }
 
 // The same for the block's share of all tiles, of one query each.
-template <class T>
+template <bool WHOLE, class T>
 __device__ inline void walk(const Shape& a, const float* q, const int* rows, const int* page_table,
-                            const T* keys, const T* values, float* partial, float* y, char* shared) {
+                            const T* keys, const T* values, float* output, char* shared) {
   Tile tile = {};
   tile.enter(a, rows);
   for (int left = tile.share(a, rows, a.heads); left > 0; left--) {
-    walk(a, tile, q, page_table, keys, values, partial, y, tile.group, shared);
+    walk<WHOLE>(a, tile, q, page_table, keys, values, output, tile.group, shared);
     tile.step(a, rows, a.heads);
   }
 }
 
+// A block's share for a bfloat16 cache.
+template <bool WHOLE>
+__device__ inline void attend(const Shape& a, const float* q, const int* rows,
+                              const int* page_table, const bf16* keys, const bf16* values,
+                              float* output, char* shared) {
+  if (a.head_dim == 128)
+    multiply<128, WHOLE>(a, q, rows, page_table, keys, values, output, shared);
+  else if (a.head_dim == 64)
+    multiply<64, WHOLE>(a, q, rows, page_table, keys, values, output, shared);
+  else
+    walk<WHOLE>(a, q, rows, page_table, keys, values, output, shared);
+}
+
 extern "C" __global__ void __launch_bounds__(256, 1)
     attention_bf16(const float* q, const int* rows, const int* page_table, const bf16* keys,
-                   const bf16* values, float* partial, float* y, int tokens, int heads,
-                   int kv_heads, int head_dim, int page, int splits, int window,
-                   int pages_per_sequence, float scale) {
+                   const bf16* values, float* partial, int tokens, int heads, int kv_heads,
+                   int head_dim, int page, int splits, int window, int pages_per_sequence,
+                   float scale) {
   extern __shared__ __align__(128) char shared[];
   const Shape a = {tokens, heads,  kv_heads, head_dim,           page,
                    splits, window, pages_per_sequence, scale};
-  if (head_dim == 128)
-    multiply<128>(a, q, rows, page_table, keys, values, partial, y, shared);
-  else if (head_dim == 64)
-    multiply<64>(a, q, rows, page_table, keys, values, partial, y, shared);
-  else
-    walk(a, q, rows, page_table, keys, values, partial, y, shared);
+  attend<false>(a, q, rows, page_table, keys, values, partial, shared);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1)
+    attention_bf16_whole(const float* q, const int* rows, const int* page_table, const bf16* keys,
+                         const bf16* values, float* y, int tokens, int heads, int kv_heads,
+                         int head_dim, int page, int splits, int window, int pages_per_sequence,
+                         float scale) {
+  extern __shared__ __align__(128) char shared[];
+  const Shape a = {tokens, heads,  kv_heads, head_dim,           page,
+                   splits, window, pages_per_sequence, scale};
+  attend<true>(a, q, rows, page_table, keys, values, y, shared);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 1)
     attention_f32(const float* q, const int* rows, const int* page_table, const float* keys,
-                  const float* values, float* partial, float* y, int tokens, int heads,
-                  int kv_heads, int head_dim, int page, int splits, int window,
-                  int pages_per_sequence, float scale) {
+                  const float* values, float* partial, int tokens, int heads, int kv_heads,
+                  int head_dim, int page, int splits, int window, int pages_per_sequence,
+                  float scale) {
   extern __shared__ __align__(128) char shared[];
   const Shape a = {tokens, heads,  kv_heads, head_dim,           page,
                    splits, window, pages_per_sequence, scale};
-  walk(a, q, rows, page_table, keys, values, partial, y, shared);
+  walk<false>(a, q, rows, page_table, keys, values, partial, shared);
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1)
+    attention_f32_whole(const float* q, const int* rows, const int* page_table, const float* keys,
+                        const float* values, float* y, int tokens, int heads, int kv_heads,
+                        int head_dim, int page, int splits, int window, int pages_per_sequence,
+                        float scale) {
+  extern __shared__ __align__(128) char shared[];
+  const Shape a = {tokens, heads,  kv_heads, head_dim,           page,
+                   splits, window, pages_per_sequence, scale};
+  walk<true>(a, q, rows, page_table, keys, values, y, shared);
 }
