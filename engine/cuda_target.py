@@ -76,8 +76,8 @@ class CudaTarget:
 
 class DeviceArrays:
     """Tensors in the GPU's memory. Inputs have a mirror that `push` sends; the page tables are
-    large and seldom change, so only rows that did go there. `context` is in positions; `weight`
-    makes a weight on the device."""
+    large and seldom change, so only rows that did go there, or all if these are more than `FEW`.
+    `context` is in positions; `weight` makes a weight on the device."""
 
     def __init__(
         self,
@@ -118,8 +118,8 @@ class DeviceArrays:
         self._turned[table].add(row)
 
     def push(self) -> None:
-        """Sends inputs, and rows of the page tables that have changed, on the current stream; they
-        may be written again at once."""
+        """Sends inputs, and what has changed of the page tables, on the current stream; they may be
+        written again at once."""
         import cupy
 
         stream = cupy.cuda.get_current_stream()

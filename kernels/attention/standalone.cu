@@ -164,9 +164,8 @@ __device__ inline long long row_of(const Shape& a, int kv_head, int page, int ke
 }
 __device__ inline float power(float x) { return exp2_fast(__fmul_rn(x, LOG2_E)); }
 
-// Four columns, from d on, of the warps' sums, in order, to a row of partial, or over l to one of y,
-// of a token's WHOLE output; the thread of the
-// first ones also writes m and l.
+// Four columns, from d on, of the warps' sums, in order, to a row of partial, of which the thread of
+// the first ones also writes m and l; or over l to a row of y, a token's WHOLE output.
 template <bool WHOLE>
 __device__ inline void join(float* out, int dim, const float* sums, int pitch, const float* ml,
                             int ml_pitch, int d, int warps) {

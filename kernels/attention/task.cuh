@@ -147,7 +147,7 @@ struct attention : MkBody {
   }
 
   // While queries, keys and values are multiplied, which mostly reads the L2 cache, memory would have
-  // little to do. Two tiles of each worker are what that cache holds; with four they are slower.
+  // little to do. Two tiles of each worker are fastest: the cache holds no more than about that.
   enum { NEAR = 2 };
   MK_DEVICE static void near(const AttentionArgs& a, const MkRun& run) {
     if (!streams(a)) return;
@@ -517,8 +517,8 @@ struct attention : MkBody {
     if (lane < 2 * VECTORS) x = mk_load_coherent16(from + s.at(a, i) + lane % VECTORS * 8);
     return x;
   }
-  // This step's keys and values of the block at position j, which no copy brings; `newest` are those
-  // of the last position that is seen.
+  // This step's keys and values of the block at position j, which no copy brings; `newest`, if EARLY,
+  // are those of the last position that is seen.
   template <int DIM>
   MK_DEVICE static void patch(const AttentionArgs& a, const Seen& s, int j, char* keys,
                               char* values, const mk_word4& newest) {
@@ -535,8 +535,8 @@ struct attention : MkBody {
   }
 
   // Four columns, from d on, of the warps' sums to a row of partial, of which the first thread also
-  // has m and l; or over l to a row of y. This runs once a tile: instructions that must be fetched take longer to come than
-  // these to run, so its loops are not unrolled.
+  // has m and l; or over l to a row of y. This runs once a tile: instructions that must be fetched
+  // take longer to come than these to run, so its loops are not unrolled.
   MK_DEVICE static void join(const AttentionArgs& a, float* out, int dim, const float* sums,
                              int pitch, const float* ml, int ml_pitch, int d, int warps) {
     float m = unseen(), l = 0.0f;

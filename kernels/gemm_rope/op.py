@@ -105,7 +105,7 @@ OP = Op(
     tiles=tiles,
     access=access,
     valid=valid,
-    # the product, moved by 8 rows; one output vector; normed rows
+    # the product, moved by 8 rows; one output vector; normed rows; widened weights
     arena=lambda a: DOT_ARENA + 512 + 64 + norm_arena(a) + wide_bytes(a.k),
     shared=lambda a, rows: inputs_bytes(a, a.w, rows),
     rows=side_by_side,

@@ -1,6 +1,6 @@
 """The gemm_silu body: 16 output columns for every token of a block."""
 
-from mkport.machines.cpu.dot import MANY, dot_group, dot_tile, put_rows
+from mkport.machines.cpu.dot import MANY, NEAR, dot_group, dot_tile, put_rows
 from mkport.machines.cpu.norm import norm_rows
 from mkport.machines.cpu.vector import (
     add,
@@ -29,10 +29,11 @@ def gemm_silu(a, tile, arena):
     first = tile // columns * a.block
     if a.block > 0:
         tokens = min(tokens, first + a.block)
-    count = tokens - first
-    wide = arena + 24576 + (12 * a.k if a.norm_w != 0 else 0)  # behind all else
-    gates = wide + 64 * a.k
-    apart = count >= MANY  # the nearest cache holds one widened tile: all gates come first
+    count = max(tokens - first, 0)
+    gates = arena + 24576 + (12 * a.k if a.norm_w != 0 else 0)  # behind dot_tile's shares, a norm's
+    wide = gates + 64 * count
+    # the nearest cache holds one widened tile: all gates come first
+    apart = count >= MANY and a.k <= NEAR
     if apart:
         gemm_silu_gates(a, n0, rows, wide, first, count, arena, gates)
     done = 0

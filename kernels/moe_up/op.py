@@ -123,7 +123,7 @@ OP = Op(
     tiles=tiles,
     access=access,
     valid=valid,
-    # the second product begins so much later
+    # the second product begins so much later; both products' widened weights
     arena=lambda a: DOT_ARENA + 4 * 16 * TILE_ROWS + wide_bytes(a.k),
     shared=staged,
     rows=lambda a: min(a.most or a.x.shape[0], a.x.shape[0]),

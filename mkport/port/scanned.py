@@ -50,7 +50,8 @@ class Request:
 
 RECORDED = "port.json"
 ROLES = (  # members of every body
-    "begin", "compute", "early", "late", "load", "open", "parts", "prepare", "stage", "store",
+    "ahead", "begin", "compute", "early", "late", "load", "near", "open", "parts", "prepare",
+    "stage", "store",
 )  # fmt: skip
 BUILTINS = ("threadIdx", "blockIdx", "blockDim", "gridDim")
 

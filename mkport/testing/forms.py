@@ -13,6 +13,7 @@ from mkport.declare import RECORD, RECORD_WORDS, Op
 from mkport.declare.case import WIDTHS, Case
 from mkport.declare.record import NO_COUNTER
 from mkport.declare.table import Kind
+from mkport.errors import UserError
 from mkport.machines.cpu.build import build
 from mkport.machines.cpu.machine import CpuMachine
 from mkport.machines.cpu.memory import POISON, allocate
@@ -22,6 +23,8 @@ from mkport.testing.parts import kernel_of, load_part
 from mkport.verify import verify
 
 Outputs = dict[str, np.ndarray]
+
+BEHIND, UNTOUCHED = 1 << 16, 0x55AA55AA  # words behind an arena, and what they hold
 
 
 def run_standalone(op: Op, case: Case) -> Outputs:
@@ -38,7 +41,8 @@ def run_ported(op: Op, case: Case, program: Program) -> Outputs:
     """The body in the convention: one record with every tile, no wait, no signal, one thread.
 
     Returns the case's outputs by argument name, in their own shapes and storage types. Raises
-    ValueError when the program was composed without the op.
+    ValueError when the program was composed without the op, UserError when the body writes behind
+    the arena that its declaration asks for.
     """
     graph, arrays = graph_of(op, case, program.ops)
     node = graph.nodes[0]
@@ -50,10 +54,19 @@ def run_ported(op: Op, case: Case, program: Program) -> Outputs:
     words = op.encode(node.args, graph.tensor_ids())
     record[args.first : args.first + len(words)] = words
     table = np.array([arrays[name].ctypes.data for name in graph.tensors], np.int64)
-    arena = allocate("f32", (max(op.arena(node.bound), 64) // 4,))
-    arena[...] = np.nan
+    size = max(op.arena(node.bound), 64) // 4
+    arena = allocate("f32", (size + BEHIND,))
+    arena[:size] = np.nan
+    behind = arena[size:].view(np.int32)
+    behind[...] = UNTOUCHED
     addresses = (record.ctypes.data, 1, table.ctypes.data, 0, 0, arena.ctypes.data)
     build(program).run_worker(0, *addresses, 0, 0, 0, 0)
+    if touched := np.flatnonzero(behind != UNTOUCHED).tolist():
+        raise UserError(
+            f"The CPU body of {op.name} writes to byte {4 * (size + touched[-1])} of its arena, "
+            f"which has {4 * size}: its declaration's `arena` asks for too little, or an offset in "
+            "its task is wrong."
+        )
     return _outputs(case, node.args, arrays)
 
 

@@ -249,7 +249,7 @@ def attention_is_timed() -> None:
             graph.tensor(name, "bf16", (pages, kv_heads, page, dim), "state", logical)
         shape = (rows, splits, heads, dim + 16)
         graph.tensor("partial", "f32", shape, "scratch", (rows, splits, heads))
-        names = {arg.name: arg.name for arg in op.tensors}
+        names = {arg.name: arg.name for arg in op.tensors if arg.name in graph.tensors}
         sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": dim, "page": page}
         more = {"splits": splits, "split_step": spread_step(splits), "window": 0}
         more["pages_per_sequence"] = context // page

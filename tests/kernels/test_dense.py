@@ -5,13 +5,15 @@ other libraries' rotary pairs and norms, and that a fused op is its parts, bit f
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mkport.compose import Program
+from mkport.compose import Program, compose_cpu
 from mkport.declare.case import Case, from_bf16
+from mkport.errors import UserError
 from mkport.kernels.gemm.op import WIDENED, wide_bytes
 from mkport.library import find_op
 from mkport.machines.cpu.dot import MANY, NEAR
@@ -87,6 +89,15 @@ def test_a_row_has_the_same_bits_where_weights_are_widened(name: str, k: int, ru
 def test_a_tile_of_the_longest_rows_that_are_widened_has_room() -> None:
     assert WIDENED == NEAR
     assert wide_bytes(NEAR) == 4 * 16 * NEAR
+
+
+def test_a_body_that_writes_behind_its_arena_is_refused() -> None:
+    less = replace(find_op("gemm_silu"), arena=lambda a: 2 * 12288)
+    case = made("gemm_silu", tokens=MANY, rows=MANY, n=40, k=48)
+    with pytest.raises(
+        UserError, match=r"gemm_silu writes to byte \d+ of its arena, which has 24576"
+    ):
+        run_ported(less, case, compose_cpu([less], "bf16", "bf16", "One op"))
 
 
 @pytest.mark.parametrize("name", BATCHED)
