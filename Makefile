@@ -32,7 +32,7 @@ learn: $(VENV)/.base ## the course's exercises: the task, then, when you have wr
 serve: $(VENV)/.serve ## install, then serve the demo model on http://127.0.0.1:8000 (ARGS="--model DIR")
 	$(BIN)/mkport serve $(ARGS)
 
-test: $(VENV)/.dev ## run the tests but the slow ones: fifteen to twenty minutes on two cores
+test: $(VENV)/.dev ## run the tests but the slow ones: fifteen to twenty-five minutes on two cores
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-all: $(VENV)/.dev ## run every test, the slow ones too
