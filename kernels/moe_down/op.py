@@ -30,17 +30,19 @@ def together(a):
 def access(a, tile):
     """A tile reads its slot's activations and its expert (any of all).
 
-    Raises ValueError when slots are left out, or `y` holds fewer rows than there are pairs.
+    Raises ValueError for slots that there are not, and where `y` has fewer rows than pairs.
     """
-    if a.slots.shape[0] != a.slot_count + 1 or a.y.shape[0] < a.pairs.shape[0]:
+    slots = a.slots.shape[0] - 1
+    if a.first_slot + a.slot_count > slots or a.y.shape[0] < a.pairs.shape[0]:
         raise ValueError(
-            f"slot_count {a.slot_count} for {a.slots.name} {list(a.slots.shape)}, or "
-            f"{a.y.name} {list(a.y.shape)} for {a.pairs.shape[0]} pairs: a slot or a pair "
-            "would be left out"
+            f"slots {a.first_slot} to {a.first_slot + a.slot_count} of {slots} in {a.slots.name}, "
+            f"or {a.y.name} {list(a.y.shape)} for {a.pairs.shape[0]} pairs: a slot or a "
+            "pair would be left out"
         )
-    slot, column = tile * a.slot_step % a.slot_count, tile // a.slot_count
+    slot = a.first_slot + tile * a.slot_step % a.slot_count
+    column = tile // a.slot_count
     written = (column * TILE_ROWS, np.minimum((column + 1) * TILE_ROWS, a.n))
-    yield read("slots", (0, a.slot_count + 1), (0, 2))
+    yield read("slots", (a.first_slot, a.first_slot + a.slot_count + 1), (0, 2))
     yield read("pairs", (0, a.pairs.shape[0]))
     yield read("act", (slot, slot + 1), (0, a.k))
     yield immutable("w", (0, a.w.shape[0]), written, (0, a.k), picks=1)
@@ -64,8 +66,8 @@ def valid(a):
     yield from multiple_of(a, 16, "k")
     yield from shape_is(a, "w", experts, "n", "k")
     yield from grouped(a, pairs, experts)
-    yield from shape_is(a, "act", pairs, "k", logical=("slot_count", "k"))
-    yield from shape_is(a, "y", pairs, "n", logical=("slot_count", "n"))
+    yield from shape_is(a, "act", pairs, "k", logical=(a.slots.shape[0] - 1, "k"))
+    yield from shape_is(a, "y", pairs, "n", logical=(a.slots.shape[0] - 1, "n"))
 
 
 OP = Op(
@@ -79,9 +81,10 @@ OP = Op(
         tensor("y", "f32", "[tokens * top, n] output, by token and choice"),
         integer("n", "output columns"),
         integer("k", "expert width, a multiple of 16"),
-        integer("slot_count", "slots of the schedule"),
+        integer("slot_count", "slots of this node"),
         integer("slot_step", "slots from a tile to the next, without a divisor of slot_count"),
         integer("most", "pairs of a slot; 0: any number", 0),
+        integer("first_slot", "the first of them; another node has those before it", 0),
     ),
     tiles=tiles,
     access=access,

@@ -18,6 +18,8 @@ struct moe_down : MkProductBody {
 
   static_assert(STAGED > SPARE, "some rows are staged beside those that are fetched");
 
+  // The node's slots, by their number in it: (expert, first pair), and of the one behind the last.
+  MK_DEVICE static const int32_t* slots(const MoeDownArgs& a) { return a.slots + 2 * a.first_slot; }
   MK_DEVICE static int slot_of(const MoeDownArgs& a, int tile) {
     return tile * a.slot_step % a.slot_count;
   }
@@ -42,10 +44,10 @@ struct moe_down : MkProductBody {
   }
 
   MK_DEVICE static void begin(const MoeDownArgs& a, const MkRun& run, MkLoad& ring) {
-    E::begin(ring, run, a.slots, a.slot_count, a.slot_step);
+    E::begin(ring, run, slots(a), a.slot_count, a.slot_step);
   }
   MK_DEVICE static MkRows rows(const MoeDownArgs& a, int tile, int lower, const MkLoad& ring) {
-    const int expert = E::expert(ring, a.slots, slot_of(a, tile));
+    const int expert = E::expert(ring, slots(a), slot_of(a, tile));
     const int n0 = column_of(a, tile) + lower * P::HALF;
     return {a.w, a.place_of_w, expert < 0 ? 0 : a.k, int64_t(expert) * a.n + n0, a.n - n0};
   }
@@ -57,10 +59,11 @@ struct moe_down : MkProductBody {
     else E::walk(*s.plan, run, a.slot_count, a.slot_step);
   }
 
-  // notes: [rows to stage, whether some are left out]; of one slot alone, MkExperts'
+  // notes: [rows to stage, whether some are left out, the first of those that all are]; of one slot
+  // alone, MkExperts'
   MK_DEVICE static void prepare(const MoeDownArgs& a, const MkRun& run, const MkStage& s) {
     if (E::ALONE) {
-      const int row = E::row_of(s, run, a.slots, a.slot_count, a.slot_step);
+      const int row = E::row_of(s, run, slots(a), a.slot_count, a.slot_step);
       const int pair = row >= 0 ? mk_load_coherent(a.pairs + row) : -1;
       if (s.thread < E::PAIRS) s.notes[E::ROW_TAGS + s.thread] = pair;
       s.sync();  // the notes are there
@@ -70,14 +73,15 @@ struct moe_down : MkProductBody {
     const Places p = places(a, l);
 #pragma unroll 1
     for (int slot = s.thread; slot < a.slot_count; slot += MK_STAGERS) p.needed[slot] = 0;
-    E::fetch(s, l, a.slots, a.slot_count, a.pairs, a.slot_count);  // there may be more pairs
+    E::fetch(s, l, slots(a), a.slot_count, a.pairs, a.slot_count);  // there may be more pairs
     s.sync();
-    const int live = l.slots[2 * a.slot_count + 1];
+    const int first = a.first_slot ? l.slots[1] : 0, live = l.slots[2 * a.slot_count + 1] - first;
     if (s.thread == 0) s.notes[1] = live > STAGED;
+    if (s.thread == 0 && a.first_slot) s.notes[2] = first;
     if (live <= STAGED) {  // all fit, in their order
 #pragma unroll 1
       for (int slot = s.thread; slot < a.slot_count; slot += MK_STAGERS)
-        l.table[slot].place = l.slots[2 * slot + 1] * row_bytes(a);
+        l.table[slot].place = (l.slots[2 * slot + 1] - first) * row_bytes(a);
       if (s.thread == 0) s.notes[0] = live;
     } else {
 #pragma unroll 1
@@ -95,7 +99,9 @@ struct moe_down : MkProductBody {
   MK_DEVICE static MkInput input(const MoeDownArgs& a, const MkRun&, const MkStage& s) {
     if (E::ALONE) return P::input(a.act + int64_t(s.notes[E::FIRST]) * a.k, a.k, s.notes[0]);
     const int32_t* source = places(a, lists(a, s)).source;
-    return {a.act, a.k, s.notes[0], a.k + P::PAD, s.notes[1] ? mk_shared_place(source) : -1};
+    const int64_t first = a.first_slot && !s.notes[1] ? s.notes[2] : 0;
+    return {a.act + first * a.k, a.k, s.notes[0], a.k + P::PAD,
+            s.notes[1] ? mk_shared_place(source) : -1};
   }
 
   // Gives slots rows as long as they fit; returns how many rows those are. With one token none are

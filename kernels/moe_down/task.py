@@ -7,7 +7,8 @@ from mkport.machines.cpu.vector import body, get_i32, join_sums
 @body
 def moe_down(a, tile, arena):
     """y[pairs of a slot, 16 columns] = act w^T."""
-    slot, n0 = tile * a.slot_step % a.slot_count, tile // a.slot_count * 16
+    slot = a.first_slot + tile * a.slot_step % a.slot_count
+    n0 = tile // a.slot_count * 16
     expert = get_i32(a.slots, 2 * slot)
     if expert < 0:
         return

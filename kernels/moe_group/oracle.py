@@ -57,6 +57,11 @@ def grouped(rng, tokens, experts, top, only=None, lost=None, most=0):
     return slots, pairs
 
 
+def own_slots(a):
+    """Of the lists of an expert op's case, [slots + 1, 2], its node's and the one behind them."""
+    return a.slots[a.first_slot : a.first_slot + a.slot_count + 1]
+
+
 def make(rng, weights, cache, tokens, rows, experts, k, only=None, lost=(), most=0):
     """Random choices; `only`: the one expert of every token; `lost`: rows without experts."""
     ids = np.stack([rng.permutation(experts)[:k] for _ in range(tokens)]).astype(np.int32)

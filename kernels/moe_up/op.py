@@ -47,20 +47,22 @@ def staged(a, rows):
 def access(a, tile):
     """A tile reads the lists, its tokens (any of the step's) and its expert (any of all).
 
-    Raises ValueError when slots are left out, or `act` holds fewer rows than there are pairs.
+    Raises ValueError for slots that there are not, and where `act` has fewer rows than pairs.
     """
-    if a.slots.shape[0] != a.slot_count + 1 or a.act.shape[0] < a.pairs.shape[0]:
+    slots = a.slots.shape[0] - 1
+    if a.first_slot + a.slot_count > slots or a.act.shape[0] < a.pairs.shape[0]:
         raise ValueError(
-            f"slot_count {a.slot_count} for {a.slots.name} {list(a.slots.shape)}, or "
-            f"{a.act.name} {list(a.act.shape)} for {a.pairs.shape[0]} pairs: a slot or a pair "
-            "would be left out"
+            f"slots {a.first_slot} to {a.first_slot + a.slot_count} of {slots} in {a.slots.name}, "
+            f"or {a.act.name} {list(a.act.shape)} for {a.pairs.shape[0]} pairs: a slot or a "
+            "pair would be left out"
         )
-    slot, column = tile * a.slot_step % a.slot_count, tile // a.slot_count
+    slot = a.first_slot + tile * a.slot_step % a.slot_count
+    column = tile // a.slot_count
     gate = (column * TILE_ROWS, np.minimum((column + 1) * TILE_ROWS, a.n))
     experts = (0, a.w_gate.shape[0])
     up = (gate[0] + a.up_row, gate[1] + a.up_row)
     yield immutable("count", (0, 1))
-    yield read("slots", (0, a.slot_count + 1), (0, 2))
+    yield read("slots", (a.first_slot, a.first_slot + a.slot_count + 1), (0, 2))
     yield read("pairs", (0, a.pairs.shape[0]))
     yield read("x", (0, a.x.shape[0]), (0, a.k))
     if a.z is not None:
@@ -90,7 +92,7 @@ def valid(a):
     yield from shape_is(a, "w_up", experts, height, "k")
     pairs = tokens * a.top
     yield from grouped(a, pairs, experts)
-    yield from shape_is(a, "act", pairs, "n", logical=("slot_count", "n"))
+    yield from shape_is(a, "act", pairs, "n", logical=(a.slots.shape[0] - 1, "n"))
 
 
 OP = Op(
@@ -114,11 +116,12 @@ OP = Op(
         integer("n", "expert width"),
         integer("k", "input columns, a multiple of 16"),
         integer("top", "experts of a token"),
-        integer("slot_count", "slots of the schedule"),
+        integer("slot_count", "slots of this node"),
         integer("slot_step", "slots from a tile to the next, without a divisor of slot_count"),
         integer("up_row", "row of an expert's block where up begins: 0, or n where gate is first"),
         integer("most", "pairs of a slot; 0: any number", 0),
         integer("experts", "columns of z; 0 without it", 0),
+        integer("first_slot", "the first of them; another node has those before it", 0),
     ),
     tiles=tiles,
     access=access,

@@ -10,15 +10,18 @@ struct moe_up : MkProductBody {
   // With one token each slot has a pair, of its own number, and nobody must wait to know that.
   enum { ONE = MK_ROWS == 1, LIVE = 2 };  // LIVE: a note of the loader
 
+  // The node's slots, by their number in it: (expert, first pair), and of the one behind the last.
+  MK_DEVICE static const int32_t* slots(const MoeUpArgs& a) { return a.slots + 2 * a.first_slot; }
+
   MK_DEVICE static void begin(const MoeUpArgs& a, const MkRun& run, MkLoad& ring) {
     if (ONE) ring.notes[LIVE] = mk_load_immutable(a.count);
     if (ONE && MK_FLAGGED && a.z && a.experts <= E::LOOKED_AT && a.top <= E::CHOSEN)
-      E::choose(ring, a.z, a.experts, ring.notes[LIVE] > 0 ? a.top : 0);
+      E::choose(ring, a.z, a.experts, ring.notes[LIVE] > 0 ? a.top : 0, a.first_slot);
     else
-      E::begin(ring, run, a.slots, a.slot_count, a.slot_step);
+      E::begin(ring, run, slots(a), a.slot_count, a.slot_step);
   }
   MK_DEVICE static MkRows rows(const MoeUpArgs& a, int tile, int lower, const MkLoad& ring) {
-    int expert = E::expert(ring, a.slots, tile * a.slot_step % a.slot_count);
+    int expert = E::expert(ring, slots(a), tile * a.slot_step % a.slot_count);
     if (ONE && expert < 0 && ring.notes[LIVE] > 0) expert = 0;  // its logits are NaN: any one does
     const int n0 = tile / a.slot_count * P::HALF;
     const int64_t row = int64_t(expert) * (a.n + a.up_row) + n0;
@@ -32,7 +35,7 @@ struct moe_up : MkProductBody {
 #pragma unroll 1
     for (int slot = s.thread; ONE && slot < a.slot_count; slot += MK_STAGERS)
       E::lists(s, table(a), a.slot_count).table[slot] = {
-          0, mk_load_immutable(a.count), {slot, -1, -1, -1, -1, -1, -1, -1}};
+          0, mk_load_immutable(a.count), {a.first_slot + slot, -1, -1, -1, -1, -1, -1, -1}};
     if (s.thread != 0) return;
     s.plan->table = table(a);
     E::walk(*s.plan, run, a.slot_count, a.slot_step);
@@ -52,7 +55,7 @@ struct moe_up : MkProductBody {
   // alone: its rows are its pairs' tokens
   MK_DEVICE static void prepare(const MoeUpArgs& a, const MkRun& run, const MkStage& s) {
     if (E::ALONE) {
-      const int row = E::row_of(s, run, a.slots, a.slot_count, a.slot_step);
+      const int row = E::row_of(s, run, slots(a), a.slot_count, a.slot_step);
       if (s.thread < E::PAIRS) s.notes[E::ROW_TAGS + s.thread] = row;
       if (row >= 0) s.notes[E::SOURCE + s.thread] = mk_load_coherent(a.pairs + row) / a.top;
       s.sync();  // the notes are there
@@ -61,7 +64,7 @@ struct moe_up : MkProductBody {
     if (ONE) return;
     const E::Lists l = E::lists(s, table(a), a.slot_count);
     s.sync();  // the number of tokens is there
-    E::fetch(s, l, a.slots, a.slot_count, a.pairs, s.notes[0] * a.top);
+    E::fetch(s, l, slots(a), a.slot_count, a.pairs, s.notes[0] * a.top);
     s.sync();  // the lists are there
 #pragma unroll 1
     for (int slot = s.thread; slot < a.slot_count; slot += MK_STAGERS) {

@@ -20,7 +20,8 @@ from mkport.machines.cpu.vector import (
 @body
 def moe_up(a, tile, arena):
     """act[pairs of a slot, 8 columns] = silu(x w_gate^T) * (x w_up^T)."""
-    slot, n0 = tile * a.slot_step % a.slot_count, tile // a.slot_count * 8
+    slot = a.first_slot + tile * a.slot_step % a.slot_count
+    n0 = tile // a.slot_count * 8
     expert = get_i32(a.slots, 2 * slot)
     if expert < 0:
         return

@@ -226,12 +226,7 @@ def scales(config: CohereConfig) -> dict[str, float]:
 
 
 def build(config: CohereConfig, shape: StepShape) -> Graph:
-    """The step graph: one norm feeds attention and feed-forward, and both are added to x.
-
-    What one worker does alone (the choice of experts, the join of the splits) stands before
-    something that all the others have to do meanwhile (attention, the experts' second half). Of a
-    wide step some workers have attention's product before that half, beside the others.
-    """
+    """The step graph: one norm feeds attention and feed-forward, and both are added to x."""
     step, norm = Step(shape, config.hidden), Norm(config.norm_eps, config.mean)
     step.embed("model.embed_tokens.weight", config.vocab)
     left: Input | None = None  # a layer's input, normed by the layer before
@@ -247,32 +242,48 @@ def build(config: CohereConfig, shape: StepShape) -> Graph:
         )
         h = left or step.norm(f"{label} / norm", f"{block}.input_layernorm.weight", norm)
         left = None
-        mixture = None if dense else config.experts
-        if mixture is not None:
-            experts.score(step, layer, h, f"{block}.mlp", mixture)
-        step.project(layer, h, f"{block}.self_attn", heads)
-        if mixture is not None:
-            experts.choose(step, layer, mixture)
-        step.attend(layer, heads)
-        if mixture is not None:
-            experts.up(step, layer, h, f"{block}.mlp", mixture)
-        a = step.join_splits(layer, heads)
-        o_proj = (f"{label} / o_proj", a, f"{block}.self_attn.o_proj.weight", config.q_width)
-        if mixture is not None:
-            if shape.slot_pairs:  # some workers have it, beside the others' experts
-                more = step.hidden_product(*o_proj)
-                experts.down(step, layer, f"{block}.mlp", mixture)
-            else:
-                experts.down(step, layer, f"{block}.mlp", mixture)
-                more = step.hidden_product(*o_proj)
+        o_proj = f"{block}.self_attn.o_proj.weight"
+        if dense or config.experts is None:
+            step.project(layer, h, f"{block}.self_attn", heads)
+            step.attend(layer, heads)
+            a = step.join_splits(layer, heads)
+            step.add_product(f"{label} / o_proj", a, o_proj, config.q_width)
+            step.gated(layer, h, f"{block}.mlp", dense)
+        else:
             last = bool(config.shared) or layer + 1 == config.layers
-            left = experts.combine(step, layer, mixture, None if last else norm, more)
+            left = _mixed(step, layer, h, heads, config.experts, None if last else norm)
             if config.shared:
                 step.gated(layer, h, f"{block}.mlp.shared_experts", config.shared)
-        else:
-            step.add_product(*o_proj)
-            step.gated(layer, h, f"{block}.mlp", dense)
     return step.head("model.norm.weight", norm, config.table, config.vocab, apart=True)
+
+
+def _mixed(
+    step: Step, layer: int, h: Input, heads: Heads, mixture: Experts, norm: Norm | None
+) -> Input | None:
+    """Attention and experts of a layer, both of h; returns as `experts.combine`.
+
+    What one worker does alone (the choice of experts, the join of the splits) stands before
+    something that all the others have to do meanwhile (attention, the experts' second half, or a
+    part of the first). In a wide step some workers have attention's product before the second half,
+    beside the others.
+    """
+    block = f"model.layers.{layer}"
+    mlp, attention = f"{block}.mlp", f"{block}.self_attn"
+    experts.score(step, layer, h, mlp, mixture)
+    step.project(layer, h, attention, heads)
+    experts.choose(step, layer, mixture)
+    step.attend(layer, heads)
+    first, *others = parts = experts.parts(step, mixture)
+    experts.up(step, layer, h, mlp, mixture, first)
+    a = step.join_splits(layer, heads)
+    for part in others:
+        experts.up(step, layer, h, mlp, mixture, part)
+    weight, width = f"{attention}.o_proj.weight", heads.heads * heads.head_dim
+    o_proj = (f"layer {layer} / o_proj", a, weight, width)
+    more = step.hidden_product(*o_proj) if step.shape.slot_pairs else None
+    for part in parts:
+        experts.down(step, layer, mlp, mixture, part)
+    return experts.combine(step, layer, mixture, norm, more or step.hidden_product(*o_proj))
 
 
 CONFIG = CohereConfig  # the name under which every family offers its config class

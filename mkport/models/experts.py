@@ -16,6 +16,7 @@ from mkport.kernels.topk.op import OP as TOPK
 from mkport.models.step import Input, Norm, Step
 
 MAX_EXPERTS = 4096  # a layer; far beyond any model
+IN_PARTS = 32  # rows of a step, at most, whose slots are two nodes': of 64 it gains nothing
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,30 @@ class Experts:
         return self
 
 
+@dataclass(frozen=True)
+class Part:
+    """Slots of a layer that have nodes of their own."""
+
+    first: int
+    count: int
+    name: str  # what their labels end with
+
+
+def whole(step: Step, e: Experts) -> Part:
+    """All slots."""
+    return Part(0, _slots(step, e), "")
+
+
+def parts(step: Step, e: Experts) -> tuple[Part, ...]:
+    """All slots, or two halves of them, where a step's workers have some of each: while the last
+    ones compute the first half of one part's experts, the others have the second half of the other
+    part's."""
+    slots = _slots(step, e)
+    if not step.shape.slot_pairs or step.shape.rows > IN_PARTS or slots < 2:
+        return (whole(step, e),)
+    return Part(0, slots // 2, " 1"), Part(slots // 2, slots - slots // 2, " 2")
+
+
 def add_experts(
     step: Step, layer: int, h: Input, prefix: str, e: Experts, norm: Norm | None = None
 ) -> Input | None:
@@ -56,8 +81,8 @@ def add_experts(
     """
     h = score(step, layer, h, prefix, e)
     choose(step, layer, e)
-    up(step, layer, h, prefix, e)
-    down(step, layer, prefix, e)
+    up(step, layer, h, prefix, e, whole(step, e))
+    down(step, layer, prefix, e, whole(step, e))
     return combine(step, layer, e, None if norm is None or step.folds(norm) else norm)
 
 
@@ -118,8 +143,8 @@ def choose(step: Step, layer: int, e: Experts) -> None:
         )
 
 
-def up(step: Step, layer: int, h: Input, prefix: str, e: Experts) -> None:
-    """Activations of every (token, expert) pair: h [rows, hidden], normed already -> `act`
+def up(step: Step, layer: int, h: Input, prefix: str, e: Experts, part: Part) -> None:
+    """Activations of the part's (token, expert) pairs: h [rows, hidden], normed already -> `act`
     [rows * top, ffn]."""
     assert h.norm_w is None, "experts norm nothing"
     slots = _slots(step, e)
@@ -127,7 +152,7 @@ def up(step: Step, layer: int, h: Input, prefix: str, e: Experts) -> None:
     pairs = (step.shape.rows * e.top, e.ffn)
     step.graph.add(
         MOE_UP,
-        f"layer {layer} / experts_up",
+        f"layer {layer} / experts_up{part.name}",
         count="count",
         slots="slots",
         pairs="pairs",
@@ -140,20 +165,21 @@ def up(step: Step, layer: int, h: Input, prefix: str, e: Experts) -> None:
         n=e.ffn,
         k=step.hidden,
         top=e.top,
-        slot_count=slots,
-        slot_step=spread_step(slots),
+        first_slot=part.first,
+        slot_count=part.count,
+        slot_step=spread_step(part.count),
         up_row=e.ffn,
         most=step.shape.slot_pairs,
     )
 
 
-def down(step: Step, layer: int, prefix: str, e: Experts) -> None:
-    """The output of every (token, expert) pair: [rows * top, hidden]."""
+def down(step: Step, layer: int, prefix: str, e: Experts, part: Part) -> None:
+    """The outputs of the part's (token, expert) pairs: [rows * top, hidden]."""
     slots = _slots(step, e)
     pairs = (step.shape.rows * e.top, step.hidden)
     step.graph.add(
         MOE_DOWN,
-        f"layer {layer} / experts_down",
+        f"layer {layer} / experts_down{part.name}",
         slots="slots",
         pairs="pairs",
         act="act",
@@ -161,8 +187,9 @@ def down(step: Step, layer: int, prefix: str, e: Experts) -> None:
         y=step.tensor("expert_out", "f32", pairs, "scratch", (slots, step.hidden)),
         n=step.hidden,
         k=e.ffn,
-        slot_count=slots,
-        slot_step=spread_step(slots),
+        first_slot=part.first,
+        slot_count=part.count,
+        slot_step=spread_step(part.count),
         most=step.shape.slot_pairs,
     )
 

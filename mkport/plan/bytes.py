@@ -64,10 +64,19 @@ def _access_bytes(
         sizes = np.diff(np.unique(its, axis=0))[..., 0]
         return float(sizes.prod(axis=1).sum() * item)
     parts, tiles = np.unique(its[:, 1:], axis=0, return_counts=True)
-    limit = min(spec.shape[0], node.args.get("slot_count", rows))
+    limit = _entries(node, spec.shape[0], rows)
     entries = np.minimum(tiles * access.picks, limit)
     sizes = np.diff(parts)[..., 0].prod(axis=1)  # elements of one entry's part
     return float((entries * sizes).sum() * item * used(node))
+
+
+def _entries(node: Node, entries: int, rows: int) -> int:
+    """Of a tensor's `entries` those that a node may pick: by tokens, or by slots of its own, of
+    which the first of all are used."""
+    if "slot_count" not in node.args:
+        return min(entries, rows)
+    first = node.args.get("first_slot", 0)
+    return max(0, min(entries - first, node.args["slot_count"]))
 
 
 def boxes(access: Access, tiles: int) -> np.ndarray:

@@ -40,9 +40,10 @@ def deal(graph: Graph, workers: int, share: Share = "blocks") -> Schedule:
     "strided" every n-th tile (a GPU's workers stream neighbouring rows at the same time).
     A node's lots (see `Op.lots`) that are fewer than the workers have workers of their own, else
     whole lots are dealt in turn. Of "strided" tiles that may run beside those of the node before
-    them, workers that had more bytes there (see `Op.streams`) get fewer; and where these are lots
-    of which all workers get some, few lots before them go to a part of the workers alone: what they
-    read again and again comes from a cache, while memory is left to the others.
+    them, workers that had more bytes there (see `Op.streams`) get fewer, as of nodes that are parts
+    of one; and where these are lots of which all workers get some, few lots before them go to a
+    part of the workers alone: what they read again and again comes from a cache, while memory is
+    left to the others.
     Each node has one counter; a record adds its number of tiles, and a wait's target is the
     node's number of tiles. Raises UserError for a worker count outside 1 to MAX_WORKERS.
     """
@@ -60,11 +61,16 @@ def deal(graph: Graph, workers: int, share: Share = "blocks") -> Schedule:
         template[RECORD["node"].first] = number
         _set(template, "waits", _waits(planned, number, counter))
         _set(template, "args", node.op.encode(node.args, ids))
-        shares = list(_shares(planned, number, workers, share, cursor, uneven))
-        streamed = node.op.streams(node.bound) if share == "strided" else 0
-        if streamed and node.tiles:
+        streamed = node.op.streams(node.bound) if share == "strided" and node.tiles else 0
+        before: np.ndarray | None = None
+        if streamed and uneven is not None and not _waits_for(planned, number, uneven[0]):
+            before = uneven[1]
+        shares = list(_shares(planned, number, workers, share, cursor, before))
+        if streamed:
             most = 1 if node.op.seldom(node.bound) else node.tiles
-            uneven = number, _dealt(shares, workers, most) * streamed
+            here = _dealt(shares, workers, most) * streamed
+            together = before is not None and _in_parts(planned.graph, number)
+            uneven = number, here + before if together else here
         for worker, runs in shares:
             records = np.repeat(template[None], len(runs), axis=0)
             _set(records, "run", runs)
@@ -127,10 +133,10 @@ def _shares(
     workers: int,
     share: Share,
     cursor: int,
-    uneven: tuple[int, np.ndarray] | None,
+    before: np.ndarray | None,
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Workers that get a share of a node and their runs, as `_runs`; `uneven` is an earlier node
-    and the bytes [workers] that each worker has of it."""
+    """Workers that get a share of a node and their runs, as `_runs`; `before` are the bytes
+    [workers] that each has of what may run beside it."""
     node = planned.graph.nodes[number]
     lots = len(_lots(node))
     if share == "blocks" or not node.tiles or not node.op.streams(node.bound):
@@ -138,9 +144,17 @@ def _shares(
     if 1 < lots < workers:
         one_in = ONE_IN if _beside(planned, number, workers) else 1
         return _runs(node, workers, share, cursor, one_in)
-    if uneven is None or _waits_for(planned, number, uneven[0]):
+    if before is None:
         return _runs(node, workers, share, cursor)
-    return _evened(node, uneven[1], cursor)
+    return _evened(node, before, cursor)
+
+
+def _in_parts(graph: Graph, number: int) -> bool:
+    """Whether a node, of those that stream, stands beside one of its op: they are parts of one."""
+    op = graph.nodes[number].op
+    ways = (graph.nodes[number + 1 :], graph.nodes[:number][::-1])
+    nearest = [next((n.op for n in way if n.op.streams(n.bound)), None) for way in ways]
+    return op in nearest
 
 
 def _beside(planned: Planned, number: int, workers: int) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class Sizes:
     layers: int = 1
     weights: str = "bf16"
     at_once: bool = False  # topk groups the pairs too
+    first_part: int = 0  # slots of the first of two nodes of each half; 0: one node has all
 
 
 def chain(s: Sizes, ops: Sequence[Op] = ()) -> Graph:
@@ -50,7 +52,12 @@ def chain(s: Sizes, ops: Sequence[Op] = ()) -> Graph:
     g.tensor("y", "f32", (pairs, s.hidden), "scratch", (slots, s.hidden))
     o = {name: find_op(name) for name in OPS}
     lists = {"slots": "slots", "pairs": "pairs", "slot_count": slots}
-    dealt = lists | {"slot_step": spread_step(slots)}
+    edges = [0, s.first_part, slots] if s.first_part else [0, slots]
+    parts = [
+        lists
+        | {"first_slot": first, "slot_count": end - first, "slot_step": spread_step(end - first)}
+        for first, end in pairwise(edges)
+    ]
     for n in range(s.layers):
         norm = g.tensor(f"norm{n}", "f32", (s.hidden,), "weight")
         router = g.tensor(f"router{n}", s.weights, (s.experts, s.hidden), "weight")
@@ -75,11 +82,15 @@ def chain(s: Sizes, ops: Sequence[Op] = ()) -> Graph:
                 o["moe_group"], f"{at} / group", count="count", ids="ids", experts=s.experts,
                 k=s.top, **lists,
             )  # fmt: skip
-        g.add(
-            o["moe_up"], f"{at} / up", count="count", x="h", w_gate=gate_up, w_up=gate_up,
-            act="act", n=s.ffn, k=s.hidden, top=s.top, up_row=s.ffn, **dealt,
-        )  # fmt: skip
-        g.add(o["moe_down"], f"{at} / down", act="act", w=down, y="y", n=s.hidden, k=s.ffn, **dealt)
+        for part in parts:
+            g.add(
+                o["moe_up"], f"{at} / up", count="count", x="h", w_gate=gate_up, w_up=gate_up,
+                act="act", n=s.ffn, k=s.hidden, top=s.top, up_row=s.ffn, **part,
+            )  # fmt: skip
+        for part in parts:
+            g.add(
+                o["moe_down"], f"{at} / down", act="act", w=down, y="y", n=s.hidden, k=s.ffn, **part
+            )
         g.add(
             o["moe_combine"], f"{at} / combine", count="count", weights="chosen", y="y", x="x",
             n=s.hidden, top=s.top, mean=0, eps=0.0,

@@ -13,6 +13,7 @@ from mkport.plan import Graph, Schedule, deal
 from mkport.verify import verify
 
 NODE, COUNT = RECORD["node"].first, RECORD["run"].first + 2
+WAITS, SIGNAL = RECORD["waits"].first, RECORD["signal"].first
 
 
 STAGE = 65792  # bytes of a product's inputs
@@ -80,9 +81,11 @@ def test_of_a_wide_step_half_of_the_workers_have_the_product_that_runs_beside_th
     schedule = deal(full("cohere2_moe", rows, 2, STAGE), 132, "strided")
     verify(schedule)
     product = dealt(schedule, "layer 1 / o_proj")
-    experts = dealt(schedule, "layer 1 / experts_down")
-    down = next(n for n in schedule.graph.nodes if n.label == "layer 1 / experts_down")
-    assert product.sum() == rows // 8 * 128 and experts.sum() == down.tiles
+    parts = [n for n in schedule.graph.nodes if n.label.startswith("layer 1 / experts_down")]
+    experts = np.sum([dealt(schedule, part.label) for part in parts], axis=0)
+    down = parts[0]
+    assert len(parts) == (2 if rows == 16 else 1) and product.sum() == rows // 8 * 128
+    assert experts.sum() == sum(part.tiles for part in parts)
     assert 56 <= np.count_nonzero(product) <= 70
     assert down.op.lots is not None
     lot = down.op.lots(down.bound)[0][2] * 16 * 768 * 2  # bytes
@@ -90,6 +93,27 @@ def test_of_a_wide_step_half_of_the_workers_have_the_product_that_runs_beside_th
     assert spread <= 2 * lot
     # lots of nothing are dealt too, at the end: of those that are used the others have more
     assert experts[product > 0].mean() < experts[product == 0].mean()
+
+
+def test_the_parts_of_a_wide_step_s_experts_are_even_together_with_attention() -> None:
+    """And no second half waits for the first half of another part's experts."""
+    schedule = deal(full("cohere2_moe", 32, 3, STAGE), 132, "strided")
+    verify(schedule)
+    nodes = schedule.graph.nodes
+    ups, downs = ([n for n, node in enumerate(nodes) if node.label.startswith(f"layer 2 / {half}")]
+                  for half in ("experts_up", "experts_down"))  # fmt: skip
+    assert len(ups) == len(downs) == 2
+    tiles = dealt(schedule, "layer 2 / attention") * int(PACE * 2 * 512 * 128 * 2)
+    lots = nodes[ups[0]].op.lots
+    assert lots is not None
+    lot = lots(nodes[ups[0]].bound)[0][2] * 16 * 2048 * 2  # bytes
+    for up in ups:
+        tiles += dealt(schedule, nodes[up].label) * 16 * 2048 * 2
+        assert np.ptp(tiles) <= lot
+    for up, down in zip(ups, downs, strict=True):
+        counters = {int(r[WAITS]) for records in schedule.lists for r in records if r[NODE] == down}
+        signals = {int(r[SIGNAL]) for records in schedule.lists for r in records if r[NODE] == up}
+        assert counters == signals
 
 
 def test_where_nothing_runs_beside_it_all_workers_have_some_of_a_product() -> None:

@@ -23,10 +23,11 @@ from mkport.machines.cpu.build import build
 from mkport.machines.cpu.memory import POISON, allocate
 from mkport.machines.interpret import interpret
 from mkport.plan import Graph, Node, Schedule, deal, signal_of, waits_of
+from mkport.plan.depend import plan
 from mkport.testing.forms import run_ported
 from mkport.testing.parts import load_part
 from mkport.verify import Footprint, Refused, verify
-from tests.kernels.moe_chain import OPS, Arrays, Sizes, chain, random_arrays
+from tests.kernels.moe_chain import OPS, Arrays, Sizes, chain, random_arrays, run
 from tests.verify.mutants import NODE, SIGNAL, WAITS, copy_lists, rebuild
 from tests.verify.reference import Facts, is_safe
 
@@ -287,8 +288,8 @@ def test_too_few_slots_are_refused() -> None:
         _changed(good, "moe_group", slot_count=3)
     with pytest.raises(ValueError, match="4 distinct experts"):
         _changed(chain(replace(sizes, at_once=True)), "topk", slot_count=3)
-    with pytest.raises(ValueError, match="left out"):
-        _changed(good, "moe_up", slot_count=3)
+    with pytest.raises(ValueError, match="slots 1 to 5 of 4 in slots, .*left out"):
+        _changed(good, "moe_up", first_slot=1)
     with pytest.raises(ValueError, match="left out"):
         _changed(good, "moe_down", act="y", y="short")
 
@@ -301,19 +302,38 @@ def _changed(graph: Graph, op: str, **changes: int | str) -> None:
     assert Graph.add(graph, node.op, "changed", **(node.args | changes)).accesses
 
 
-def test_a_slot_that_is_not_computed_is_refused() -> None:
-    """Fewer slots for up than for down: down would read what nobody wrote."""
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"slots": "few"}, r"act has the logical shape \[4, 32\], not \[3,"),
+        ({"first_slot": 0}, r"down tile \d+ reads act.*no earlier node"),
+        ({"first_slot": 1}, r"down tile \d+ reads act.*no earlier node"),
+    ],
+)
+def test_a_slot_that_is_not_computed_is_refused(change: dict[str, int | str], said: str) -> None:
+    """Of four slots up computes three: down would read what nobody wrote."""
     graph = chain(replace(TINY, layers=1))
     fewer = Graph()
     fewer.tensors = dict(graph.tensors)
     fewer.tensor("few", "i32", (4, 2), "input")
+    three: dict[str, int | str] = {"slot_count": 3, "slot_step": 2}
     for node in graph.nodes:
-        change = (
-            {"slots": "few", "slot_count": 3, "slot_step": 2} if node.op.name == "moe_up" else {}
-        )
-        fewer.add(node.op, node.label, **(node.args | change))
-    with pytest.raises(Refused, match=r"act has the logical shape \[4, .*slot_count = 3"):
+        up = three | change if node.op.name == "moe_up" else {}
+        fewer.add(node.op, node.label, **(node.args | up))
+    with pytest.raises(Refused, match=said):
         verify(deal(fewer, 2))
+
+
+def test_two_nodes_may_share_a_layer_s_slots() -> None:
+    """The second half of each part waits for its own first half alone; bits are those of one."""
+    sizes = replace(TINY, layers=1, first_part=1)
+    planned = plan(chain(sizes, PROGRAM.ops))
+    ups, downs = ([n for n, node in enumerate(planned.graph.nodes) if node.op.name == name]
+                  for name in ("moe_up", "moe_down"))  # fmt: skip
+    assert [planned.waits[down] for down in downs] == [(up,) for up in ups] and len(ups) == 2
+    arrays = random_arrays(sizes, np.random.default_rng(3), sizes.tokens)
+    one, two = (run(s, arrays, PROGRAM)["x"] for s in (replace(sizes, first_part=0), sizes))
+    assert one.tobytes() == two.tobytes() and np.isfinite(one).all()
 
 
 def test_slots_that_would_be_walked_twice_are_refused() -> None:

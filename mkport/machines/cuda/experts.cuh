@@ -115,7 +115,7 @@ struct MkExperts {
   // The same of a step with one token, from its logits z: nobody needs to wait for the op that makes
   // the slots. Its choice is `topk`'s. Without one, since a logit is no number, any expert does.
   enum { LOOKED_AT = 4 * 32, CHOSEN = 32 };  // experts and choices, at most
-  MK_DEVICE static void choose(MkLoad& ring, const float* z, int experts, int top) {
+  MK_DEVICE static void choose(MkLoad& ring, const float* z, int experts, int top, int first_slot) {
     const int lane = mk_lane();
     ring.notes[0] = ring.notes[1] = -1;
     if (top == 0) return;  // there is no token
@@ -148,7 +148,7 @@ struct MkExperts {
     for (int i = 0; i < top; i++) rank += mk_shuffle(mine, i) < mine;
 #pragma unroll 1
     for (int i = 0; i < top; i++) {  // slots are in the order of experts
-      const int32_t its = mk_shuffle(rank, i), expert = mk_shuffle(mine, i);
+      const int32_t its = mk_shuffle(rank, i) - first_slot, expert = mk_shuffle(mine, i);
       if (its == lane) slot = expert;
     }
     ring.notes[0] = broken ? 0 : slot;
