@@ -43,6 +43,11 @@ def wide_bytes(k):
     return 4 * TILE_ROWS * k if k <= WIDENED else 0
 
 
+def sums_bytes(a):
+    """What a CPU's worker keeps of many tokens: a tile's sums, with room for three tokens more."""
+    return 4 * TILE_ROWS * (side_by_side(a) + 3)
+
+
 def norm_access(a):
     """A tile of normed rows reads the norm's weights."""
     if a.norm_w is not None:
@@ -175,7 +180,7 @@ OP = Op(
     tiles=tiles,
     access=access,
     valid=valid,
-    arena=lambda a: DOT_ARENA + norm_arena(a) + wide_bytes(a.k),
+    arena=lambda a: DOT_ARENA + norm_arena(a) + wide_bytes(a.k) + sums_bytes(a),
     shared=lambda a, rows: inputs_bytes(a, a.w, rows),
     rows=side_by_side,
     handovers=handovers,

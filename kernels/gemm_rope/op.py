@@ -21,6 +21,7 @@ from mkport.kernels.gemm.op import (
     norm_arena,
     norm_valid,
     side_by_side,
+    sums_bytes,
     wide_bytes,
 )
 
@@ -105,8 +106,8 @@ OP = Op(
     tiles=tiles,
     access=access,
     valid=valid,
-    # the product, moved by 8 rows; one output vector; normed rows; widened weights
-    arena=lambda a: DOT_ARENA + 512 + 64 + norm_arena(a) + wide_bytes(a.k),
+    # the product, moved by 8 rows; one output vector; normed rows; widened weights; sums
+    arena=lambda a: DOT_ARENA + 512 + 64 + norm_arena(a) + wide_bytes(a.k) + sums_bytes(a),
     shared=lambda a, rows: inputs_bytes(a, a.w, rows),
     rows=side_by_side,
     handovers=handovers,

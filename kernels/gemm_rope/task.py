@@ -4,7 +4,8 @@ A tile's 16 outputs are two runs of 8: in half-split pairs the first run's partn
 in interleaved pairs the runs are neighbours and so are the partners.
 """
 
-from mkport.machines.cpu.dot import dot_group, dot_tile
+from mkport.machines.cpu.dot import MANY, NEAR, dot_group, dot_tile
+from mkport.machines.cpu.many import dot_many
 from mkport.machines.cpu.norm import norm_rows
 from mkport.machines.cpu.vector import (
     body,
@@ -12,6 +13,7 @@ from mkport.machines.cpu.vector import (
     get_f32,
     get_i32,
     join_sums,
+    load_f32,
     set_f32,
     set_kv,
     store_f32,
@@ -47,6 +49,15 @@ def gemm_rope_store(a, t, position, head, first, second, out):
 
 
 @body
+def gemm_rope_put(a, t, head, part, upper, lower, out):
+    """Rotates a token's `out` and stores it."""
+    position = get_i32(a.rows, 2 * t + 1)
+    if a.rope != 0:
+        gemm_rope_rotate(a, position * a.head_dim + part * 8, out)
+    gemm_rope_store(a, t, position, head, upper, lower, out)
+
+
+@body
 def gemm_rope(a, tile, arena):
     """Tile's 16 columns of rope(x w^T), to y or to the tokens' slots of the cache."""
     per_head = a.head_dim // 16
@@ -60,6 +71,13 @@ def gemm_rope(a, tile, arena):
     first = tile // columns * a.block
     if a.block > 0:
         tokens = min(tokens, first + a.block)
+    if tokens - first >= MANY and a.norm_w == 0 and a.k <= NEAR:
+        sums = arena + 12864 + 64 * a.k  # behind `out` and what dot_many needs
+        dot_many(a.w, w1, w2, 8 * a.k, a.k, a.x, first * a.k, tokens - first, sums, arena)
+        for t in range(first, tokens):
+            store_f32(out, 0, load_f32(sums, (t - first) * 16))
+            gemm_rope_put(a, t, head, part, upper, lower, out)
+        return
     wide = arena + 12864 + (12 * a.k if a.norm_w != 0 else 0)  # behind all else
     t0 = first
     while t0 < tokens:
@@ -74,8 +92,5 @@ def gemm_rope(a, tile, arena):
         dot_tile(a.w, w2, 8, wide + 32 * a.k, x, x_at, count, a.k, done, arena + 512)
         for t in range(t0, t0 + group):
             store_f32(out, 0, join_sums(arena, (t - t0) * 256))
-            position = get_i32(a.rows, 2 * t + 1)
-            if a.rope != 0:
-                gemm_rope_rotate(a, position * a.head_dim + part * 8, out)
-            gemm_rope_store(a, t, position, head, upper, lower, out)
+            gemm_rope_put(a, t, head, part, upper, lower, out)
         t0 += group

@@ -20,6 +20,7 @@ from mkport.kernels.gemm.op import (
     norm_arena,
     norm_valid,
     side_by_side,
+    sums_bytes,
     tiles,
     wide_bytes,
 )
@@ -28,8 +29,8 @@ TILE_ROWS = 16  # weight rows of gate and of up in a tile
 
 
 def gates_bytes(a):
-    """What a CPU's worker keeps of many tokens: a tile's gates."""
-    return 4 * TILE_ROWS * side_by_side(a)
+    """What a CPU's worker keeps of many tokens: a tile's gates, and its ups."""
+    return 2 * sums_bytes(a)
 
 
 def access(a, tile):

@@ -1,6 +1,7 @@
 """The gemm_silu body: 16 output columns for every token of a block."""
 
 from mkport.machines.cpu.dot import MANY, NEAR, dot_group, dot_tile, put_rows
+from mkport.machines.cpu.many import dot_many
 from mkport.machines.cpu.norm import norm_rows
 from mkport.machines.cpu.vector import (
     add,
@@ -30,6 +31,9 @@ def gemm_silu(a, tile, arena):
     if a.block > 0:
         tokens = min(tokens, first + a.block)
     count = max(tokens - first, 0)
+    if count >= MANY and rows == 16 and a.norm_w == 0 and a.k <= NEAR:
+        gemm_silu_many(a, n0, first, count, arena)
+        return
     gates = arena + 24576 + (12 * a.k if a.norm_w != 0 else 0)  # behind dot_tile's shares, a norm's
     wide = gates + 64 * count
     # the nearest cache holds one widened tile: all gates come first
@@ -52,6 +56,20 @@ def gemm_silu(a, tile, arena):
             y = mul(silu, join_sums(ups, t * 256))
             put_rows(a.y, (t0 + t) * a.n + n0, y, rows, arena)
         done += group
+
+
+@body
+def gemm_silu_many(a, n0, first, count, arena):
+    """A whole tile of `count` tokens from `first` on, which share weights that are widened once."""
+    gates = arena + 12288 + 64 * a.k  # behind dot_many's share
+    ups = gates + 64 * (count + 3)
+    w, half, x_at = n0 * a.k, 8 * a.k, first * a.k
+    dot_many(a.w_gate, w, w + half, 16 * a.k, a.k, a.x, x_at, count, gates, arena)
+    dot_many(a.w_up, w, w + half, 16 * a.k, a.k, a.x, x_at, count, ups, arena)
+    for t in range(count):
+        gate = load_f32(gates, t * 16)
+        silu = div(gate, add(splat(1.0), exp(sub(zeros(), gate))))
+        store_f32(a.y, (first + t) * a.n + n0, mul(silu, load_f32(ups, t * 16)))
 
 
 @body

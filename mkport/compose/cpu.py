@@ -47,6 +47,7 @@ def compose_cpu(ops: Sequence[Op], weights: str, cache: str, title: str = "") ->
     sections = [
         ("Vector primitives", _copy(CPU / "vector.py", storage=(weights, cache))),
         ("Dot products", _copy(CPU / "dot.py")),
+        ("Dot products of many tokens", _copy(CPU / "many.py")),
         ("Norms", _copy(CPU / "norm.py")),
         ("Choosing tokens", _copy(CPU / "draw.py")),
         ("Grouping pairs", _copy(CPU / "pairs.py")),

@@ -8,7 +8,8 @@ from pathlib import Path
 from mkport.errors import UserError
 
 PRIMITIVES = tuple(
-    f"mkport.machines.cpu.{name}" for name in ("vector", "dot", "norm", "draw", "pairs")
+    f"mkport.machines.cpu.{name}"
+    for name in ("vector", "dot", "many", "norm", "draw", "pairs")
 )
 
 

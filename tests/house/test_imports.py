@@ -86,7 +86,8 @@ ALLOWED = {
     "op.py": ("mkport.declare", "mkport.kernels"),
     "oracle.py": ("mkport.declare", "mkport.kernels"),
     "task.py": tuple(
-        f"mkport.machines.cpu.{name}" for name in ("vector", "dot", "norm", "draw", "pairs")
+        f"mkport.machines.cpu.{name}"
+        for name in ("vector", "dot", "many", "norm", "draw", "pairs")
     ),
 }
 

@@ -167,7 +167,7 @@ def near_put(out, at, first, a, b):
 
 
 @body
-def near_three(w, w_at, wide, x, at, k, first, next_w, next_at, out, out_at):
+def near_three(w, w_at, wide, x, at, k, first, next_w, next_at, out, out_at, apart):
     """Four weight rows, `wide` or not, times three tokens, which begin in `x` at `at` [3]: two of
     the four chains, those from column `first`, 0 or 32, on. Each of the 24 sums stays in a
     register. Of two rows of the tile behind, element `next_at` of `next_w` on, these columns are
@@ -202,12 +202,12 @@ def near_three(w, w_at, wide, x, at, k, first, next_w, next_at, out, out_at):
         b1 = near_add(four, load_f32(x, x1 + i), b1)
         b2 = near_add(four, load_f32(x, x2 + i), b2)
     near_put(out, out_at, first, a0, b0)
-    near_put(out, out_at + 256, first, a1, b1)
-    near_put(out, out_at + 512, first, a2, b2)
+    near_put(out, out_at + apart, first, a1, b1)
+    near_put(out, out_at + 2 * apart, first, a2, b2)
 
 
 @body
-def near_two(w, w_at, wide, x, at, k, first, next_w, next_at, out, out_at):
+def near_two(w, w_at, wide, x, at, k, first, next_w, next_at, out, out_at, apart):
     """`near_three` for two tokens, which begin at `at` [2 or more]: 16 sums."""
     x0, x1 = at[0], at[1]
     none = zeros(), zeros(), zeros(), zeros()
@@ -234,7 +234,7 @@ def near_two(w, w_at, wide, x, at, k, first, next_w, next_at, out, out_at):
         b0 = near_add(four, load_f32(x, x0 + i), b0)
         b1 = near_add(four, load_f32(x, x1 + i), b1)
     near_put(out, out_at, first, a0, b0)
-    near_put(out, out_at + 256, first, a1, b1)
+    near_put(out, out_at + apart, first, a1, b1)
 
 
 @body
@@ -246,17 +246,17 @@ def near_rows(w, w_at, rows, wide, x, at, tokens, k, ahead, arena):
         row, to = w_at + r * k, r * 16
         behind = row + ahead if ahead else 0
         if wide and tokens == 3:
-            near_three(wide, r * k, 1, x, at, k, 0, w, behind, arena, to)
-            near_three(wide, r * k, 1, x, at, k, 32, w, behind, arena, to)
+            near_three(wide, r * k, 1, x, at, k, 0, w, behind, arena, to, 256)
+            near_three(wide, r * k, 1, x, at, k, 32, w, behind, arena, to, 256)
         elif wide:
-            near_two(wide, r * k, 1, x, at, k, 0, w, behind, arena, to)
-            near_two(wide, r * k, 1, x, at, k, 32, w, behind, arena, to)
+            near_two(wide, r * k, 1, x, at, k, 0, w, behind, arena, to, 256)
+            near_two(wide, r * k, 1, x, at, k, 32, w, behind, arena, to, 256)
         elif tokens == 3:
-            near_three(w, row, 0, x, at, k, 0, w, behind, arena, to)
-            near_three(w, row, 0, x, at, k, 32, w, behind, arena, to)
+            near_three(w, row, 0, x, at, k, 0, w, behind, arena, to, 256)
+            near_three(w, row, 0, x, at, k, 32, w, behind, arena, to, 256)
         else:
-            near_two(w, row, 0, x, at, k, 0, w, behind, arena, to)
-            near_two(w, row, 0, x, at, k, 32, w, behind, arena, to)
+            near_two(w, row, 0, x, at, k, 0, w, behind, arena, to, 256)
+            near_two(w, row, 0, x, at, k, 32, w, behind, arena, to, 256)
     for t in range(tokens):
         for r in range(fours, rows):
             dot_one(w, w_at + r * k, x, at[t], k, arena, r * 16 + t * 256)

@@ -132,6 +132,31 @@ def store_f32(typingctx, address, index, value):
     return types.void(types.int64, types.int64, f32x16), codegen
 
 
+def _store_parts(name, lanes):
+    """A primitive that stores parts of a vector, so many lanes each, 16 elements apart."""
+
+    def codegen(context, builder, sig, args):
+        address, index, value = args
+        kind = ir.VectorType(_F32, lanes)
+        for part in range(LANES // lanes):
+            own = ir.Constant(
+                ir.VectorType(_I32, lanes), list(range(part * lanes, (part + 1) * lanes))
+            )
+            at = builder.add(index, ir.Constant(ir.IntType(64), part * LANES))
+            stored = builder.shuffle_vector(value, ir.Constant(_VEC, ir.Undefined), own)
+            builder.store(stored, _element(builder, address, at, _F32, kind)).align = 4
+        return context.get_dummy_value()
+
+    def typed(typingctx, address, index, value):
+        return types.void(types.int64, types.int64, f32x16), codegen
+
+    typed.__name__, typed.__doc__ = name, f"Stores each {lanes} lanes, 16 elements apart."
+    return intrinsic(typed)
+
+
+store_fours, store_eights = _store_parts("store_fours", 4), _store_parts("store_eights", 8)
+
+
 @intrinsic
 def store_bf16(typingctx, address, index, value):
     """Stores 16 lanes as bfloat16, rounded to nearest even; a NaN stays a (quiet) NaN."""
