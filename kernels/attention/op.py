@@ -116,6 +116,16 @@ def valid(a):
         yield sets(a.partial, "window", a.window)
 
 
+def arena(a):
+    """What a CPU's worker needs, in bytes: of each query head sums, vectors m, l, e^(m - m') and
+    weights, and the scores' partial lanes; or, of 16 tokens together, 16 keys and values, weights,
+    and of each head the queries, sums, vectors m, l, e^(m - m'), and the first and last key."""
+    group = a.heads // a.kv_heads
+    alone = group * (a.head_dim + 4 * 16 + 16 * 16)
+    together = 32 * a.head_dim + 16 * 16 + group * (32 * a.head_dim + 5 * 16)
+    return 4 * max(alone, together)
+
+
 def streams(a):
     """A split's keys and values, each byte counted as what takes as long."""
     return int(PACE * 2 * SPLIT * a.head_dim * DTYPE_BYTES[a.k_pages.dtype])
@@ -159,10 +169,7 @@ OP = Op(
     tiles=tiles,
     access=access,
     valid=valid,
-    arena=lambda a: (
-        # of each query head: sums; vectors m, l, e^(m - m'), weights; the scores' partial lanes
-        4 * (a.heads // a.kv_heads) * (a.head_dim + 4 * 16 + 16 * 16)
-    ),
+    arena=arena,
     shared=shared,
     rows=lambda a: a.q.shape[0],  # a GPU's worker notes where each token is
     streams=streams,

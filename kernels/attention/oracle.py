@@ -29,6 +29,11 @@ SHAPES = {
         "head_dim": 64,
         "page": 64,
     },
+    "chunk across a split, side by side": {
+        "places": [(1, 7), *((0, 490 + i) for i in range(37))],
+        "tokens": 40,
+        **SMOL,
+    },
     "8 queries a key": {
         "places": [(0, 300), (1, 17)],
         "heads": 32,
@@ -69,6 +74,12 @@ SHAPES = {
     "one split, joined": {
         "places": [(0, 0), (2, 15), (1, 300), (3, 495)],
         "tokens": 6,
+        "joined": True,
+        **SMOL,
+    },
+    "one split, side by side, joined": {
+        "places": [(0, 30 + i) for i in range(18)],
+        "tokens": 20,
         "joined": True,
         **SMOL,
     },

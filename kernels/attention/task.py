@@ -4,8 +4,13 @@ A block of 16 keys passes through three stages, each for all heads of the group:
 values. So a key or value is widened to float32 once, and one head's latency hides another's. A
 head's place in the arena: sums [head_dim], vectors m, l and e^(m - m'), 16 weights, and the
 partial lanes of 16 scores [16, 16].
+
+Neighbouring tokens of a sequence, as a prompt has them, go another way (`attention_together`).
 """
 
+import numpy as np
+
+from mkport.machines.cpu.lanes import lanes_edge, lanes_scores, lanes_softmax, lanes_values
 from mkport.machines.cpu.vector import (
     add,
     body,
@@ -33,7 +38,143 @@ from mkport.machines.cpu.vector import (
 ATTENTION_SPLIT = 512  # keys
 ATTENTION_AHEAD = 32  # keys: so far on others are brought nearer
 ATTENTION_UNSEEN = float("-inf")  # the score of a key that the token does not see
+ATTENTION_MANY = 12  # queries of a kv head: so many side by side are quicker than one by one
+ATTENTION_TOGETHER = 16  # neighbouring tokens whose queries stay in the nearer caches
 ATTENTION_STATE = 320  # of a head in the arena, beside its sums
+
+
+@body
+def attention_tiles(a, first, stride, count, arena):
+    """The tiles of a run: those of neighbouring tokens together, the others one by one."""
+    each = a.splits * a.kv_heads  # a token's
+    i = 0
+    while i < count:
+        tokens = attention_neighbours(a, first + i, count - i) if stride == 1 else 0
+        if tokens * (a.heads // a.kv_heads) >= ATTENTION_MANY:
+            attention_together(a, (first + i) // each, tokens, arena)
+            i += tokens * each
+        else:
+            attention(a, first + i * stride, arena)
+            i += 1
+
+
+@body
+def attention_neighbours(a, tile, tiles):
+    """How many tokens, with all of their tiles from `tile` on, follow one another in a sequence."""
+    each = a.splits * a.kv_heads
+    token = tile // each
+    most = min(min(tiles // each, get_i32(a.count, 0) - token), ATTENTION_TOGETHER)
+    if tile % each != 0 or most < 1 or (a.head_dim != 64 and a.head_dim != 128):
+        return 0
+    sequence, position = get_i32(a.rows, 2 * token), get_i32(a.rows, 2 * token + 1)
+    tokens = 1
+    while (
+        tokens < most
+        and get_i32(a.rows, 2 * (token + tokens)) == sequence
+        and get_i32(a.rows, 2 * (token + tokens) + 1) == position + tokens
+    ):
+        tokens += 1
+    return tokens
+
+
+@body
+def attention_together(a, token, tokens, arena):
+    """All tiles of neighbours, of which `token` is the first: each block of keys and values is
+    widened once for all of them, and sixteen queries stand side by side.
+
+    In the arena lie the block's keys and values, weights [16 keys, 16 lanes], then of each sixteen
+    queries: the queries [head_dim, 16], sums [16, head_dim], and what `lanes_softmax` says.
+    """
+    queries = tokens * (a.heads // a.kv_heads)
+    sequence, position = get_i32(a.rows, 2 * token), get_i32(a.rows, 2 * token + 1)
+    oldest = max(position - a.window + 1, 0) if a.window > 0 else 0
+    end = position + tokens
+    for kv_head in range(a.kv_heads):
+        attention_turn(a, token, kv_head, queries, arena)
+        for split in range(oldest // ATTENTION_SPLIT, (end - 1) // ATTENTION_SPLIT + 1):
+            base = split * ATTENTION_SPLIT
+            attention_open(a, position - base, queries, arena)
+            first, stop = max(oldest, base), min(end, base + ATTENTION_SPLIT)
+            for block in range(first - first % 16, stop, 16):
+                keys = attention_keys(a, sequence, kv_head, block)
+                ahead = block + ATTENTION_AHEAD
+                if ahead < stop:
+                    attention_touch(a, attention_keys(a, sequence, kv_head, ahead))
+                unseen = a.window > 0 and block < end - a.window  # of the last one, the oldest
+                whole = block + 16 <= position + 1 and not unseen
+                attention_block(a, keys, block - base, whole, queries, arena)
+            attention_close(a, token, split, kv_head, queries, arena)
+
+
+@body
+def attention_lanes(a, query):
+    """Where the sixteen begin, in the arena, among which a query is."""
+    return 32 * a.head_dim + 256 + query // 16 * (32 * a.head_dim + 80)
+
+
+@body
+def attention_turn(a, token, kv_head, queries, arena):
+    """Turns the queries: sixteen stand side by side, column by column; the last one fills up."""
+    group = a.heads // a.kv_heads
+    for i in range((queries + 15) // 16 * 16):
+        own = min(i, queries - 1)
+        q = ((token + own // group) * a.heads + kv_head * group + own % group) * a.head_dim
+        lane = attention_lanes(a, i) + i % 16
+        for d in range(a.head_dim):
+            set_f32(arena, lane + d * 16, get_f32(a.q, q + d))
+
+
+@body
+def attention_open(a, position, queries, arena):
+    """No key seen yet, and which keys each query will see; places are counted from the split's
+    first key, and `position` is the first token's."""
+    group = a.heads // a.kv_heads
+    for i in range(0, queries, 16):
+        sums = attention_lanes(a, i) + 16 * a.head_dim
+        m = sums + 16 * a.head_dim
+        for d in range(sums, m, 16):
+            store_f32(arena, d, zeros())
+        store_f32(arena, m, splat(ATTENTION_UNSEEN))
+        store_f32(arena, m + 16, zeros())
+        for lane in range(16):
+            end = position + min(i + lane, queries - 1) // group + 1
+            low = max(end - a.window, 0) if a.window > 0 else 0
+            set_f32(arena, m + 48 + lane, np.float32(low))
+            set_f32(arena, m + 64 + lane, np.float32(min(end, ATTENTION_SPLIT)))
+
+
+@body
+def attention_block(a, keys, first, whole, queries, arena):
+    """Sixteen keys and their values, for all queries; `first` is their place in the split."""
+    values, weights = 16 * a.head_dim, 32 * a.head_dim
+    for i in range(0, 16 * a.head_dim, 16):
+        store_f32(arena, i, load_kv(a.k_pages, keys + i))
+        store_f32(arena, values + i, load_kv(a.v_pages, keys + i))
+    for i in range(0, queries, 16):
+        lanes = attention_lanes(a, i)
+        sums, m = lanes + 16 * a.head_dim, lanes + 32 * a.head_dim
+        lanes_scores(arena, lanes, 0, a.head_dim, weights)
+        lanes_softmax(arena, weights, a.scale, whole, first, m, ATTENTION_UNSEEN)
+        if whole:
+            lanes_values(arena, sums, weights, values, a.head_dim, m)
+        else:
+            lanes_edge(arena, sums, weights, values, a.head_dim, m, first)
+
+
+@body
+def attention_close(a, token, split, kv_head, queries, arena):
+    """Writes what the queries that see the split found in it."""
+    group = a.heads // a.kv_heads
+    for i in range(queries):
+        lanes = attention_lanes(a, i)
+        sums, m = lanes + (16 + i % 16) * a.head_dim, lanes + 32 * a.head_dim + i % 16
+        if get_f32(arena, m + 48) < get_f32(arena, m + 64):
+            t, head = token + i // group, kv_head * group + i % group
+            if a.y != 0:
+                attention_quotient(a, sums, m + 16, (t * a.heads + head) * a.head_dim, arena)
+            else:
+                row = (t * a.splits + split % a.splits) * a.heads + head
+                attention_partial(a, sums, m, m + 16, row, arena)
 
 
 @body
@@ -296,19 +437,32 @@ def attention_put_64(arena, at, a, b, c, d):
 def attention_divide(a, y, group, arena):
     """Writes each head's sums over l; `y` is where the first head's columns begin."""
     for g in range(group):
-        out, state = y + g * a.head_dim, g * (a.head_dim + ATTENTION_STATE)
-        weight_sum = splat(get_f32(arena, state + a.head_dim + 16))
-        for d in range(0, a.head_dim, 16):
-            store_f32(a.y, out + d, div(add(load_f32(arena, state + d), zeros()), weight_sum))
+        state = g * (a.head_dim + ATTENTION_STATE)
+        attention_quotient(a, state, state + a.head_dim + 16, y + g * a.head_dim, arena)
+
+
+@body
+def attention_quotient(a, sums, weight_sum, y, arena):
+    """Writes a head's sums over l at element `y`."""
+    divisor = splat(get_f32(arena, weight_sum))
+    for d in range(0, a.head_dim, 16):
+        store_f32(a.y, y + d, div(add(load_f32(arena, sums + d), zeros()), divisor))
 
 
 @body
 def attention_end(a, row, group, arena):
     """Writes each head's sums, m and l; `row` is the first head's row of partial."""
     for g in range(group):
-        out, state = (row + g) * (a.head_dim + 16), g * (a.head_dim + ATTENTION_STATE)
-        for d in range(0, a.head_dim, 16):
-            store_f32(a.partial, out + d, load_f32(arena, state + d))
-        out, state = out + a.head_dim, state + a.head_dim
-        set_f32(a.partial, out, get_f32(arena, state))
-        set_f32(a.partial, out + 1, get_f32(arena, state + 16))
+        state = g * (a.head_dim + ATTENTION_STATE)
+        m = state + a.head_dim
+        attention_partial(a, state, m, m + 16, row + g, arena)
+
+
+@body
+def attention_partial(a, sums, m, weight_sum, row, arena):
+    """Writes a head's sums, m and l in its row of partial."""
+    out = row * (a.head_dim + 16)
+    for d in range(0, a.head_dim, 16):
+        store_f32(a.partial, out + d, load_f32(arena, sums + d))
+    set_f32(a.partial, out + a.head_dim, get_f32(arena, m))
+    set_f32(a.partial, out + a.head_dim + 1, get_f32(arena, weight_sum))

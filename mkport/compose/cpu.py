@@ -48,6 +48,7 @@ def compose_cpu(ops: Sequence[Op], weights: str, cache: str, title: str = "") ->
         ("Vector primitives", _copy(CPU / "vector.py", storage=(weights, cache))),
         ("Dot products", _copy(CPU / "dot.py")),
         ("Dot products of many tokens", _copy(CPU / "many.py")),
+        ("Queries side by side", _copy(CPU / "lanes.py")),
         ("Norms", _copy(CPU / "norm.py")),
         ("Choosing tokens", _copy(CPU / "draw.py")),
         ("Grouping pairs", _copy(CPU / "pairs.py")),
@@ -128,6 +129,16 @@ def _op_section(op: Op) -> str:
     return f'{struct_name(op)} = namedtuple("{struct_name(op)}", "{fields}")\n\n\n{_copy(task)}'
 
 
+def _run(op: Op) -> str:
+    """Runs the tiles of a run one by one, unless the task takes them together."""
+    if f"{op.name}_tiles" in defined(_task(op).read_text()):
+        return f"    {op.name}_tiles(a, first, stride, get_i32(record, RUN + 2), arena)\n"
+    return (
+        "    for i in range(get_i32(record, RUN + 2)):\n"
+        f"        {op.name}(a, first + i * stride, arena)\n"
+    )
+
+
 def _dispatch(ops: Sequence[Op]) -> str:
     getters = {"tensor": "tensor_at(table, record, {})", "int": "np.int64(get_i32(record, {}))"}
     getters["float"] = "get_f32(record, {})"
@@ -147,9 +158,7 @@ def _dispatch(ops: Sequence[Op]) -> str:
         parts.append(
             f"\n\n@inlined\ndef run_{op.name}(record, table, arena):\n"
             f"    a = {struct_name(op)}(\n{values},\n    )\n"
-            "    first, stride = get_i32(record, RUN), get_i32(record, RUN + 1)\n"
-            "    for i in range(get_i32(record, RUN + 2)):\n"
-            f"        {op.name}(a, first + i * stride, arena)\n"
+            "    first, stride = get_i32(record, RUN), get_i32(record, RUN + 1)\n" + _run(op)
         )
         branches.append(
             f"    {'el' if branches else ''}if op == {code}:\n"

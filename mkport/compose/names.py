@@ -9,7 +9,7 @@ from mkport.errors import UserError
 
 PRIMITIVES = tuple(
     f"mkport.machines.cpu.{name}"
-    for name in ("vector", "dot", "many", "norm", "draw", "pairs")
+    for name in ("vector", "dot", "many", "lanes", "norm", "draw", "pairs")
 )
 
 

@@ -128,6 +128,15 @@ def test_a_name_of_the_file_s_own_is_refused(tmp_path: Path, name: str, owner: s
         compose_cpu([op], "f32", "f32")
 
 
+def test_a_task_may_take_the_tiles_of_a_run_together(tmp_path: Path) -> None:
+    whole = "@body\ndef two_tiles(a, first, stride, count, arena):\n    pass\n\n\n"
+    ops = [task_of(tmp_path, "one"), task_of(tmp_path, "two", whole)]
+    dispatch = compose_cpu(ops, "f32", "f32").source.split("def run_one(")[1]
+    assert "        one(a, first + i * stride, arena)\n" in dispatch
+    assert "    two_tiles(a, first, stride, get_i32(record, RUN + 2), arena)\n" in dispatch
+    assert "  two(a," not in dispatch
+
+
 def test_names_inside_functions_are_free(tmp_path: Path) -> None:
     text = "@body\ndef {}_part(x):\n    LIMIT = mul(x, x)\n    return LIMIT\n\n\n"
     ops = [task_of(tmp_path, name, text.format(name)) for name in ("one", "two")]

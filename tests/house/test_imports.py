@@ -87,7 +87,7 @@ ALLOWED = {
     "oracle.py": ("mkport.declare", "mkport.kernels"),
     "task.py": tuple(
         f"mkport.machines.cpu.{name}"
-        for name in ("vector", "dot", "many", "norm", "draw", "pairs")
+        for name in ("vector", "dot", "many", "lanes", "norm", "draw", "pairs")
     ),
 }
 

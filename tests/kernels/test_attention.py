@@ -124,6 +124,36 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(attend: Chain, window: int
         assert attend(alone)[0].tobytes() == together[token].tobytes()
 
 
+@pytest.mark.parametrize("window", [0, 7, 500])
+@pytest.mark.parametrize(("group", "head_dim", "chunk"), [(3, 64, 40), (1, 64, 16), (8, 128, 5)])
+def test_a_prompt_s_rows_have_the_same_bits_alone(
+    attend: Chain, group: int, head_dim: int, chunk: int, window: int
+) -> None:
+    places = [(1, 3), *((0, 500 + i) for i in range(chunk)), (2, 40), *((2, i) for i in range(17))]
+    heads = {"heads": 2 * group, "kv_heads": 2, "head_dim": head_dim}
+    batch = make(window, places, **heads, page=16, window=window, tokens=len(places) + 1)
+    together = attend(batch)
+    assert np.isfinite(together[: len(places)]).all()
+    for token in (0, 1, 12, 13, chunk - 1, chunk, chunk + 1, chunk + 2, len(places) - 1):
+        alone = batch.copy()
+        alone.arrays["count"][0] = 1
+        for name in ("rows", "q"):
+            alone.arrays[name] = alone.arrays[name][token : token + 1].copy()
+        kept(alone, splits_kept(places[token][1] + 1, window), rows=1)
+        assert attend(alone)[0].tobytes() == together[token].tobytes()
+
+
+def test_a_nan_of_a_prompt_stays_in_its_row_and_head(attend: Chain) -> None:
+    places = [(0, 300 + i) for i in range(20)]
+    case = make(3, places, heads=6, kv_heads=2, head_dim=64, page=16)
+    clean = attend(case).reshape(20, 6, 64)
+    case.arrays["q"].reshape(20, 6, 64)[9, 4, 5] = np.nan
+    spoiled = attend(case).reshape(20, 6, 64)
+    assert np.isnan(spoiled[9, 4]).all()
+    spoiled[9, 4] = clean[9, 4]
+    assert spoiled.tobytes() == clean.tobytes()
+
+
 @pytest.mark.parametrize("window", [1, 40, 513, 1025])
 def test_places_for_more_splits_than_a_window_touches_change_nothing(
     attend: Chain, window: int
