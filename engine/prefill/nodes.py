@@ -104,6 +104,7 @@ def _moe_group(c: Chunk, a: SimpleNamespace) -> None:
 
 
 def _moe_up(c: Chunk, a: SimpleNamespace) -> None:
+    # of all slots: where a layer has a node for each of two parts, `needed` keeps the last alone
     pairs = c.scratch[a.pairs]
     both = product(c.scratch[a.x].index_select(0, pairs.token), c.fixed[a.w_gate], pairs.ends)
     c.scratch[a.act] = c.fused["gated"](both[:, : a.n], both[:, a.up_row :], c.dtype)

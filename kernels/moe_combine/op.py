@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from mkport.declare import Op, immutable, integer, read, real, tensor, update, write
-from mkport.declare.valid import counted, multiple_of, shape_is, within
+from mkport.declare.valid import counted, multiple_of, needs_slots, shape_is, within
 
 COLUMNS = 1024  # of a tile without a norm: a vector of 4 for each of a GPU worker's 256 threads
 
@@ -47,6 +47,7 @@ def valid(a):
     yield from within(a, "mean", 0, 1)
     yield from shape_is(a, "weights", tokens, "top")
     yield from shape_is(a, "y", tokens * a.top, "n", logical=(None, "n"))  # slots, if by slot
+    yield needs_slots(a.y, a.y.logical[0])
     yield from shape_is(a, "x", tokens, "n")
     yield from shape_is(a, "more", tokens, "n")
     yield from shape_is(a, "out", tokens, "n")

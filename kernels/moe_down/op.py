@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, tensor, write
-from mkport.declare.valid import grouped, multiple_of, shape_is
+from mkport.declare.valid import computes_slots, grouped, multiple_of, needs_slots, shape_is
 from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes, wide_bytes
 from mkport.kernels.moe_group.op import SLOT_BYTES, lot_bytes, slot_lots
 
@@ -35,9 +35,9 @@ def access(a, tile):
     slots = a.slots.shape[0] - 1
     if a.first_slot + a.slot_count > slots or a.y.shape[0] < a.pairs.shape[0]:
         raise ValueError(
-            f"slots {a.first_slot} to {a.first_slot + a.slot_count} of {slots} in {a.slots.name}, "
-            f"or {a.y.name} {list(a.y.shape)} for {a.pairs.shape[0]} pairs: a slot or a "
-            "pair would be left out"
+            f"slots {a.first_slot} to {a.first_slot + a.slot_count} of the {slots} in "
+            f"{a.slots.name}, or {a.y.name} {list(a.y.shape)} for {a.pairs.shape[0]} pairs: "
+            "there are not so many"
         )
     slot = a.first_slot + tile * a.slot_step % a.slot_count
     column = tile // a.slot_count
@@ -68,6 +68,8 @@ def valid(a):
     yield from grouped(a, pairs, experts)
     yield from shape_is(a, "act", pairs, "k", logical=(a.slots.shape[0] - 1, "k"))
     yield from shape_is(a, "y", pairs, "n", logical=(a.slots.shape[0] - 1, "n"))
+    yield needs_slots(a.act, a.first_slot + a.slot_count)
+    yield from computes_slots(a, a.y)
 
 
 OP = Op(

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from mkport.declare import DTYPE_BYTES, Op, immutable, integer, read, tensor, write
-from mkport.declare.valid import counted, grouped, multiple_of, shape_is, within
+from mkport.declare.valid import computes_slots, counted, grouped, multiple_of, shape_is, within
 from mkport.kernels.gemm.op import DOT_ARENA, staged_bytes, wide_bytes
 from mkport.kernels.moe_group.op import SLOT_BYTES, lot_bytes, slot_lots
 
@@ -52,9 +52,9 @@ def access(a, tile):
     slots = a.slots.shape[0] - 1
     if a.first_slot + a.slot_count > slots or a.act.shape[0] < a.pairs.shape[0]:
         raise ValueError(
-            f"slots {a.first_slot} to {a.first_slot + a.slot_count} of {slots} in {a.slots.name}, "
-            f"or {a.act.name} {list(a.act.shape)} for {a.pairs.shape[0]} pairs: a slot or a "
-            "pair would be left out"
+            f"slots {a.first_slot} to {a.first_slot + a.slot_count} of the {slots} in "
+            f"{a.slots.name}, or {a.act.name} {list(a.act.shape)} for {a.pairs.shape[0]} pairs: "
+            "there are not so many"
         )
     slot = a.first_slot + tile * a.slot_step % a.slot_count
     column = tile // a.slot_count
@@ -93,6 +93,7 @@ def valid(a):
     pairs = tokens * a.top
     yield from grouped(a, pairs, experts)
     yield from shape_is(a, "act", pairs, "n", logical=(a.slots.shape[0] - 1, "n"))
+    yield from computes_slots(a, a.act)
 
 
 OP = Op(

@@ -121,6 +121,8 @@ def grouped(a: Any, pairs: int, experts: int) -> Iterator[Said]:
     slots, end = a.slots.shape[0] - 1, a.first_slot + a.slot_count
     if end > slots:
         yield f"slots is {list(a.slots.shape)}, of {slots} slots, but the node's end at {end}"
+    if slots > pairs:
+        yield f"slots is {list(a.slots.shape)}, of {slots} slots, more than the {pairs} pairs"
     yield from within(a, "slot_step", 1, max(a.slot_count - 1, 1))
     if math.gcd(a.slot_step, a.slot_count) != 1:
         yield f"slot_step is {a.slot_step}, which has a divisor of slot_count = {a.slot_count}"
@@ -130,6 +132,18 @@ def grouped(a: Any, pairs: int, experts: int) -> Iterator[Said]:
     yield same(a.slots, "pairs", pairs)
     yield same(a.slots, "most", a.most)
     yield from within(a, "most", 0)
+
+
+def computes_slots(a: Any, spec: TensorSpec) -> Iterator[Shared]:
+    """The node's slots of the tensor follow those of the node before it, or are the first."""
+    if a.first_slot:
+        yield same(spec, "computed slots", a.first_slot)
+    yield sets(spec, "computed slots", a.first_slot + a.slot_count)
+
+
+def needs_slots(spec: TensorSpec, end: int) -> Shared:
+    """Earlier nodes computed the tensor's slots up to this one."""
+    return Shared(spec.name, "computed slots", end, max(end, spec.logical[0]))
 
 
 def same(spec: TensorSpec, what: str, value: int) -> Shared:

@@ -40,10 +40,10 @@ def deal(graph: Graph, workers: int, share: Share = "blocks") -> Schedule:
     "strided" every n-th tile (a GPU's workers stream neighbouring rows at the same time).
     A node's lots (see `Op.lots`) that are fewer than the workers have workers of their own, else
     whole lots are dealt in turn. Of "strided" tiles that may run beside those of the node before
-    them, workers that had more bytes there (see `Op.streams`) get fewer, as of nodes that are parts
-    of one; and where these are lots of which all workers get some, few lots before them go to a
-    part of the workers alone: what they read again and again comes from a cache, while memory is
-    left to the others.
+    them, workers that had more bytes there (see `Op.streams`) get fewer; where a node's op has a
+    second node, the bytes of both count together, and those of what ran beside the first. And where
+    these are lots of which all workers get some, few lots before them go to a part of the workers
+    alone: what they read again and again comes from a cache, while memory is left to the others.
     Each node has one counter; a record adds its number of tiles, and a wait's target is the
     node's number of tiles. Raises UserError for a worker count outside 1 to MAX_WORKERS.
     """
@@ -54,7 +54,7 @@ def deal(graph: Graph, workers: int, share: Share = "blocks") -> Schedule:
     counter = _counters(planned)
     lists: list[list[np.ndarray]] = [[] for _ in range(workers)]
     cursor = 0
-    uneven: tuple[int, np.ndarray] | None = None  # a node, and the bytes that each worker has of it
+    uneven: tuple[int, np.ndarray] | None = None  # a node, and the bytes that each worker had by it
     for number, node in enumerate(planned.graph.nodes):
         template = np.zeros(RECORD_WORDS, np.int32)
         template[RECORD["op"].first] = opcodes[node.op]
@@ -150,7 +150,7 @@ def _shares(
 
 
 def _in_parts(graph: Graph, number: int) -> bool:
-    """Whether a node, of those that stream, stands beside one of its op: they are parts of one."""
+    """Whether a node, of those that stream, stands beside one of its op, as parts of one do."""
     op = graph.nodes[number].op
     ways = (graph.nodes[number + 1 :], graph.nodes[:number][::-1])
     nearest = [next((n.op for n in way if n.op.streams(n.bound)), None) for way in ways]

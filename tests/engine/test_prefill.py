@@ -27,6 +27,7 @@ from mkport.engine.prefill.experts import product
 from mkport.engine.prefill.functions import ranked
 from mkport.engine.prefill.lanes import MAIN, SIDE
 from mkport.engine.prefill.nodes import Chunk
+from mkport.engine.prefill.prefill import needed
 from mkport.engine.prefill.route import SOURCE, chosen, grouped
 from mkport.engine.request import Sampling
 from mkport.engine.scheduler import Scheduler
@@ -36,7 +37,9 @@ from mkport.engine.target import CpuTarget, HostTarget
 from mkport.errors import UserError
 from mkport.kernels.attention.op import SPLIT
 from mkport.machines.host.build import build, compiler, launch
-from mkport.models.sizes import TINY
+from mkport.models import family_of, parse_config
+from mkport.models.sizes import TINY, config_of
+from mkport.models.step import StepShape
 from mkport.testing.law import EPS, measure
 from tests.engine.checkpoints import fields_of, one_program, prompts_of, save, theirs
 
@@ -506,3 +509,15 @@ def test_a_prompt_is_cut_where_it_would_be_alone(model: Callable[..., LoadedMode
         assert [part.count for part in plan.parts] == [40]
         scheduler.commit(plan)
         scheduler.end(plan.parts[0].sequence)
+
+
+def test_of_a_wide_step_s_two_parts_of_the_experts_one_is_kept() -> None:
+    """PyTorch's experts take all slots, whichever part a node has."""
+    config = config_of("cohere2_moe", "tiny")
+    shape = StepShape(rows=16, context=64, sequences=16, logits=16, page=16, stage=65792)
+    graph = family_of(config).build(parse_config(config), shape)
+    cache = {name for name, spec in graph.tensors.items() if spec.kind == "state"}
+    for op in ("moe_up", "moe_down"):
+        layers = [n.label.split(" / ")[0] for n in graph.nodes if n.op.name == op]
+        kept = [n.label.split(" / ")[0] for n in needed(graph.nodes, cache) if n.op.name == op]
+        assert len(layers) == 2 * len(set(layers)) and len(kept) == len(set(kept)) > 0

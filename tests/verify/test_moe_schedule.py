@@ -288,9 +288,9 @@ def test_too_few_slots_are_refused() -> None:
         _changed(good, "moe_group", slot_count=3)
     with pytest.raises(ValueError, match="4 distinct experts"):
         _changed(chain(replace(sizes, at_once=True)), "topk", slot_count=3)
-    with pytest.raises(ValueError, match="slots 1 to 5 of 4 in slots, .*left out"):
+    with pytest.raises(ValueError, match="slots 1 to 5 of the 4 in slots, .*not so many"):
         _changed(good, "moe_up", first_slot=1)
-    with pytest.raises(ValueError, match="left out"):
+    with pytest.raises(ValueError, match="5, 32.* for 6 pairs: there are not so many"):
         _changed(good, "moe_down", act="y", y="short")
 
 
@@ -303,25 +303,42 @@ def _changed(graph: Graph, op: str, **changes: int | str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("op", "parts", "said"),
     [
-        ({"slots": "few"}, r"act has the logical shape \[4, 32\], not \[3,"),
-        ({"first_slot": 0}, r"down tile \d+ reads act.*no earlier node"),
-        ({"first_slot": 1}, r"down tile \d+ reads act.*no earlier node"),
+        ("moe_up", [(0, 3)], "down: .* computed slots of act: 4 here, but 3 in .*up"),
+        ("moe_up", [(1, 3)], "up: .* computed slots of act: 1 here, but 4 in .*up"),
+        ("moe_up", [(0, 1), (2, 2)], "up: .* computed slots of act: 2 here, but 1 in .*up"),
+        ("moe_up", [(0, 2), (1, 3)], "up: .* computed slots of act: 1 here, but 2 in .*up"),
+        ("moe_down", [(0, 3)], "combine: .* computed slots of y: 4 here, but 3 in .*down"),
+        ("moe_down", [(1, 3)], "down: .* computed slots of y: 1 here, but 4 in .*down"),
     ],
 )
-def test_a_slot_that_is_not_computed_is_refused(change: dict[str, int | str], said: str) -> None:
-    """Of four slots up computes three: down would read what nobody wrote."""
-    graph = chain(replace(TINY, layers=1))
-    fewer = Graph()
-    fewer.tensors = dict(graph.tensors)
-    fewer.tensor("few", "i32", (4, 2), "input")
-    three: dict[str, int | str] = {"slot_count": 3, "slot_step": 2}
-    for node in graph.nodes:
-        up = three | change if node.op.name == "moe_up" else {}
-        fewer.add(node.op, node.label, **(node.args | up))
+def test_a_slot_that_is_not_computed_once_is_refused(
+    op: str, parts: list[tuple[int, int]], said: str
+) -> None:
+    """Of the last layer's four slots: another layer left its own in the same tensors."""
+    graph = chain(TINY)
+    last = max(n for n, node in enumerate(graph.nodes) if node.op.name == op)
+    changed = Graph()
+    changed.tensors = graph.tensors
+    for n, node in enumerate(graph.nodes):
+        for first, count in parts if n == last else [(0, 4)]:
+            part = {"first_slot": first, "slot_count": count, "slot_step": spread_step(count)}
+            own = part if node.op.name in ("moe_up", "moe_down") else {}
+            changed.add(node.op, node.label, **(node.args | own))
     with pytest.raises(Refused, match=said):
-        verify(deal(fewer, 2))
+        verify(deal(changed, 2))
+
+
+def test_more_slots_than_pairs_are_refused() -> None:
+    """A GPU's worker takes slot i of one token for its pair i."""
+    graph = chain(Sizes(tokens=1, experts=4, top=2, hidden=32, ffn=32))
+    node = next(node for node in graph.nodes if node.op.name == "moe_up")
+    graph.tensor("longer", "i32", (4, 2), "input")
+    graph.tensor("wider", "f32", (2, 32), "scratch", (3, 32))
+    graph.add(node.op, "again", **(node.args | {"slots": "longer", "act": "wider"}))
+    with pytest.raises(Refused, match=r"slots is \[4, 2\], of 3 slots, more than the 2 pairs"):
+        verify(deal(graph, 2))
 
 
 def test_two_nodes_may_share_a_layer_s_slots() -> None:
