@@ -147,7 +147,13 @@ def experts(name: str, rows: int) -> Race:
         counts = np.bincount(ids.ravel(), minlength=EXPERTS)
         offs = torch.tensor(np.cumsum(counts), dtype=torch.int32, device=DEVICE)
         lists = {"slots": _device(slots), "pairs": _device(order)}
-        sizes = {"n": n, "k": k, "slot_count": slot_count, "slot_step": spread_step(slot_count)}
+        sizes = {
+            "n": n,
+            "k": k,
+            "first_slot": 0,
+            "slot_count": slot_count,
+            "slot_step": spread_step(slot_count),
+        }
         gathered = (source[order // TOP] if up else source).bfloat16()
         if up:
             arrays = {"count": _device(np.array([rows], np.int32)), **lists, "x": _cupy(source)}

@@ -30,8 +30,8 @@ SHAPES = {
         "page": 64,
     },
     "chunk across a split, side by side": {
-        "places": [(1, 7), *((0, 490 + i) for i in range(37))],
-        "tokens": 40,
+        "places": [(1, 7), *((0, 508 + i) for i in range(7))],
+        "tokens": 8,
         **SMOL,
     },
     "8 queries a key": {
@@ -78,8 +78,8 @@ SHAPES = {
         **SMOL,
     },
     "one split, side by side, joined": {
-        "places": [(0, 30 + i) for i in range(18)],
-        "tokens": 20,
+        "places": [(0, 30 + i) for i in range(7)],
+        "tokens": 8,
         "joined": True,
         **SMOL,
     },
