@@ -272,10 +272,10 @@ def as_stored(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
 class CpuTarget:
     """Threads, on Numba code."""
 
-    name, chunk, stage = "cpu", 64, 0
+    name, chunk, stage = "cpu", 128, 0  # of 64 tokens a prompt takes 9 % longer
     most_rows: int | None = None
     prefills = False
-    prompt_chunk, mixed_chunk = 64, 8  # 8 well below double a step of eight
+    prompt_chunk, mixed_chunk = 128, 8  # 8 well below double a step of eight
     ahead = 0
     share: Share = "blocks"
     flagged = False

@@ -117,7 +117,7 @@ def test_a_chunk_that_no_prompt_fills(
 
 def test_widths(models: dict[str, LoadedModel]) -> None:
     _, limits = plan_capacity(models["llama"], Settings(max_batch=4))
-    assert limits.paced and widths(limits) == [1, 4, 20, 68]
+    assert limits.paced and widths(limits) == [1, 4, 20, 132]
     _, limits = plan_capacity(models["llama"], Settings(1, prefill_chunk=8, mixed_chunk=8))
     assert not limits.paced and widths(limits) == [1, 9]
 
