@@ -10,7 +10,13 @@ Neighbouring tokens of a sequence, as a prompt has them, go another way (`attent
 
 import numpy as np
 
-from mkport.machines.cpu.lanes import lanes_edge, lanes_scores, lanes_softmax, lanes_values
+from mkport.machines.cpu.lanes import (
+    lanes_edge,
+    lanes_put,
+    lanes_scores,
+    lanes_softmax,
+    lanes_values,
+)
 from mkport.machines.cpu.vector import (
     add,
     body,
@@ -403,9 +409,9 @@ def attention_values_three(a, values, d, state, step, arena):
         b0, b1, b2, b3 = fma(v0, w, b0), fma(v1, w, b1), fma(v2, w, b2), fma(v3, w, b3)
         w = splat(get_f32(arena, w2 + j))
         c0, c1, c2, c3 = fma(v0, w, c0), fma(v1, w, c1), fma(v2, w, c2), fma(v3, w, c3)
-    attention_put_64(arena, x, a0, a1, a2, a3)
-    attention_put_64(arena, y, b0, b1, b2, b3)
-    attention_put_64(arena, z, c0, c1, c2, c3)
+    lanes_put(arena, x, a0, a1, a2, a3)
+    lanes_put(arena, y, b0, b1, b2, b3)
+    lanes_put(arena, z, c0, c1, c2, c3)
 
 
 @body
@@ -421,16 +427,7 @@ def attention_values_one(a, values, d, state, arena):
         v2, v3 = load_kv(a.v_pages, v + 32), load_kv(a.v_pages, v + 48)
         w = splat(get_f32(arena, w0 + j))
         a0, a1, a2, a3 = fma(v0, w, a0), fma(v1, w, a1), fma(v2, w, a2), fma(v3, w, a3)
-    attention_put_64(arena, x, a0, a1, a2, a3)
-
-
-@body
-def attention_put_64(arena, at, a, b, c, d):
-    """Stores 64 columns."""
-    store_f32(arena, at, a)
-    store_f32(arena, at + 16, b)
-    store_f32(arena, at + 32, c)
-    store_f32(arena, at + 48, d)
+    lanes_put(arena, x, a0, a1, a2, a3)
 
 
 @body

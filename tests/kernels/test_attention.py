@@ -110,17 +110,23 @@ def test_windows_at_their_edges(attend: Chain, window: int) -> None:
     assert_lawful(case, attend(case))
 
 
+def row_of(batch: Case, token: int, splits: int) -> Case:
+    """A batch's token in a step of its own, with places for so many splits."""
+    alone = batch.copy()
+    alone.arrays["count"][0] = 1
+    for name in ("rows", "q"):
+        alone.arrays[name] = alone.arrays[name][token : token + 1].copy()
+    kept(alone, splits, rows=1)
+    return alone
+
+
 @pytest.mark.parametrize("window", [0, 40])
 def test_a_row_has_the_same_bits_alone_and_in_a_batch(attend: Chain, window: int) -> None:
     places = [(0, 512), (1, 3), (1, 4), (2, 1199), (0, 511)]
     batch = make(1, places, heads=9, kv_heads=3, head_dim=64, page=16, window=window, tokens=7)
     together = attend(batch)
     for token in range(len(places)):
-        alone = batch.copy()
-        alone.arrays["count"][0] = 1
-        for name in ("rows", "q"):
-            alone.arrays[name] = alone.arrays[name][token : token + 1].copy()
-        kept(alone, splits_kept(places[token][1] + 1, window), rows=1)
+        alone = row_of(batch, token, splits_kept(places[token][1] + 1, window))
         assert attend(alone)[0].tobytes() == together[token].tobytes()
 
 
@@ -135,11 +141,7 @@ def test_a_prompt_s_rows_have_the_same_bits_alone(
     together = attend(batch)
     assert np.isfinite(together[: len(places)]).all()
     for token in (0, 1, 12, 13, chunk - 1, chunk, chunk + 1, chunk + 2, len(places) - 1):
-        alone = batch.copy()
-        alone.arrays["count"][0] = 1
-        for name in ("rows", "q"):
-            alone.arrays[name] = alone.arrays[name][token : token + 1].copy()
-        kept(alone, splits_kept(places[token][1] + 1, window), rows=1)
+        alone = row_of(batch, token, splits_kept(places[token][1] + 1, window))
         assert attend(alone)[0].tobytes() == together[token].tobytes()
 
 
